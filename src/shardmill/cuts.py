@@ -1,0 +1,236 @@
+"""A tokenizer's pattern and vocabulary → the places where text can be cut without changing a token.
+
+A tokenizer first splits text into pretokens with a regular expression, then merges bytes inside each.
+A cut is exact when both halves, tokenized alone, give the tokens of the whole. Five rules find such
+places; each needs only a few characters of context and holds for every pattern family named here.
+
+    space   x| y      before a single space between two characters that are not whitespace: no pretoken
+                      holds a space anywhere but at its start
+    line    x\\n|y     after a single newline between such characters (and y is not "/", which o200k pulls
+                      into the punctuation before the newline)
+    edge    文|。      between a letter and punctuation or a symbol, the apostrophe of "don't" aside
+    word    中|文      inside a run of letters, between two bytes that no token of the vocabulary holds side
+                      by side: no merge can cross them
+    symbol  😀|😀😀    the same inside a run of symbols
+
+Cutting after any newline or before any space is *not* exact: "x\\n\\ny" and "x  y" are two of many
+texts in which the pretoken depends on what follows the whitespace.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Family = Literal["gpt2", "cl100k", "o200k", "spaces", "unknown"]
+"""gpt2: letters are one run. cl100k (also Llama 3, Qwen 2): the same, a leading symbol joins the word.
+o200k: words also end where lower case is followed by upper. spaces: only the space and line rules hold.
+unknown: no place is known to be exact."""
+
+# How far the rules look to both sides of the place they judge. Two characters would do, but for o200k,
+# where a run of caseless letters must be followed to its end.
+CONTEXT_BYTES = 1 << 10
+
+Flags = npt.NDArray[np.bool_]
+
+# Whitespace for any engine: the Unicode property White_Space, and what some engines add to it.
+_WHITESPACE = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u180e\u2028\u2029\u202f\u205f\u3000\u200b\ufeff" + "".join(map(chr, range(0x2000, 0x200B))))
+_PLAIN = frozenset(range(0x21, 0x7F))  # bytes of visible ASCII
+_INVALID, _OTHER_LETTER, _LOWER, _UPPER, _MODIFIER, _NUMBER, _MARK, _SPACE, _SYMBOL, _UNSURE = range(10)
+_LETTERS = (_OTHER_LETTER, _LOWER, _UPPER, _MODIFIER)
+_TABLE_SIZE = 0x30000
+_SPACES_TRIED = 64
+
+
+class Cuts:
+    """Finds exact cuts in text that begins at an exact cut or at the start of a document."""
+
+    def __init__(self, family: Family, vocabulary: Iterable[bytes] = ()) -> None:
+        self.family = family
+        self._side_by_side = _adjacent_pairs(vocabulary)
+
+    def last(self, data: bytes, low: int, high: int) -> int | None:
+        """The last exact cut found in low < cut < high; text beyond high is context."""
+        if self.family == "unknown":
+            return None
+        at = high
+        for _ in range(_SPACES_TRIED):
+            at = data.rfind(b" ", low + 1, at)
+            if at < 0:
+                break
+            if _is_space_cut(data, at):
+                return at
+        end = high
+        for size in (4 << 10, 64 << 10, high - low):
+            start = max(low + 1, high - size)
+            if start < end:
+                found = self._exact(data, start, end)
+                if len(found):
+                    return int(found[-1])
+                end = start
+        return None
+
+    def first(self, data: bytes, low: int, high: int) -> int | None:
+        """The first exact cut in low ≤ cut < high, judged window by window from low on.
+
+        The answer depends on the text alone as long as CONTEXT_BYTES, or the document's end, follow high.
+        """
+        if self.family == "unknown":
+            return None
+        low = max(low, 1)
+        for start in range(low, high, 4 << 10):
+            end = min(start + (4 << 10), high)
+            at = start - 1
+            for _ in range(_SPACES_TRIED):
+                at = data.find(b" ", at + 1, end)
+                if at < 0:
+                    break
+                if _is_space_cut(data, at):
+                    return at
+            found = self._exact(data, start, end)
+            if len(found):
+                return int(found[0])
+        return None
+
+    def is_line_cut(self, data: bytes, at: int) -> bool:
+        """Whether at, just after a newline, is exact by the line rule."""
+        if self.family == "unknown" or at < 2 or at >= len(data) or data[at] == 0x2F:
+            return False
+        return _not_whitespace_before(data, at - 1) and _not_whitespace_at(data, at)
+
+    def _exact(self, data: bytes, start: int, end: int) -> npt.NDArray[np.int64]:
+        """All exact cuts in [start, end), by every rule at once."""
+        low, high = max(0, start - CONTEXT_BYTES), min(len(data), end + CONTEXT_BYTES)
+        while low and data[low] & 0xC0 == 0x80:
+            low -= 1
+        points, offsets = _code_points(data[low:high])
+        kind = _kinds()[np.minimum(points, _TABLE_SIZE - 1)]
+        before, here = kind[1:-2], kind[2:-1]
+        point_before, point = points[1:-2], points[2:-1]
+        solid = (kind != _SPACE) & (kind != _INVALID)
+        letter = np.isin(kind, _LETTERS)
+        symbol = (kind == _SYMBOL) & (points != 0x27) & (points != 0x2F)
+
+        space = (point == 0x20) & solid[1:-2] & solid[3:]
+        line = (point_before == 0x0A) & solid[:-3] & solid[2:-1] & (point != 0x2F)
+        edge = letter[1:-2] & (here == _SYMBOL) & (point != 0x27)
+        places = offsets[2:-1] + low
+        inside = (places >= start) & (places < end)
+        if self.family == "spaces":
+            return np.asarray(places[(space | line) & inside], np.int64)
+        raw = np.frombuffer(data, np.uint8)
+        unmergeable = ~self._side_by_side[raw[places - 1].astype(np.intp) << 8 | raw[places]]
+        run_of_symbols = symbol[1:-2] & symbol[2:-1] & symbol[3:]
+        if self.family == "o200k":
+            word = (before == _LOWER) & (here == _LOWER) & letter[:-3]
+            caseless = (before == _OTHER_LETTER) & (here == _OTHER_LETTER) & letter[:-3]
+            word |= caseless & _cased_alike(kind, fresh=low == 0)[2:-1]
+        else:
+            word = letter[:-3] & letter[1:-2] & letter[2:-1]
+        exact = space | line | edge | (unmergeable & (word | run_of_symbols))
+        return np.asarray(places[exact & inside], np.int64)
+
+
+def _is_space_cut(data: bytes, at: int) -> bool:
+    """The space rule for the space at position at; the common case costs two look-ups."""
+    if at < 1 or at + 1 >= len(data):
+        return False
+    if data[at - 1] in _PLAIN and data[at + 1] in _PLAIN:
+        return True
+    return _not_whitespace_before(data, at) and _not_whitespace_at(data, at + 1)
+
+
+def _not_whitespace_before(data: bytes, at: int) -> bool:
+    if data[at - 1] < 0x80:
+        return chr(data[at - 1]) not in _WHITESPACE
+    start = at - 1
+    while start > 0 and at - start < 4 and data[start] & 0xC0 == 0x80:
+        start -= 1
+    return _is_solid(data[start:at])
+
+
+def _not_whitespace_at(data: bytes, at: int) -> bool:
+    first = data[at]
+    if first < 0x80:
+        return chr(first) not in _WHITESPACE
+    return _is_solid(data[at : at + (2 if first < 0xE0 else 3 if first < 0xF0 else 4)])
+
+
+def _is_solid(char: bytes) -> bool:
+    try:
+        return char.decode() not in _WHITESPACE
+    except UnicodeDecodeError:
+        return False
+
+
+def _code_points(data: bytes) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Each code point of data and the byte where it starts; a byte that is not UTF-8 becomes a surrogate."""
+    text = data.decode("utf-8", "surrogateescape")
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    sizes = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)
+    sizes[(points >= 0xD800) & (points < 0xE000)] = 1
+    offsets = np.zeros(len(points), np.int64)
+    np.cumsum(sizes[:-1], out=offsets[1:])
+    return points, offsets
+
+
+def _cased_alike(kind: npt.NDArray[np.uint8], *, fresh: bool) -> Flags:
+    """For o200k: where a word that begins anew goes on as the uncut word would.
+
+    Its words are upper* lower+, and caseless letters are in both classes. The uncut word may have passed
+    into its lower half, the new one not: they part ways at the next upper-case letter. So there must be
+    no lower-case letter before, back to the start of the word, or no upper-case one next.
+    """
+    index = np.arange(len(kind))
+    strong = ~np.isin(kind, (_OTHER_LETTER, _MODIFIER, _MARK))
+    following = np.minimum.accumulate(np.where(strong, index, len(kind))[::-1])[::-1]
+    known = following < len(kind)
+    next_kind = kind[np.minimum(following, len(kind) - 1)]
+    upper_next_excluded = known & (next_kind != _UPPER) & (next_kind != _INVALID) & (next_kind != _UNSURE)
+    is_letter = np.isin(kind, (*_LETTERS, _MARK))
+    last_lower = np.maximum.accumulate(np.where((kind == _LOWER) | (kind == _INVALID) | (kind == _UNSURE), index, -1))
+    last_start = np.maximum.accumulate(np.where(is_letter | (kind == _INVALID) | (kind == _UNSURE), -2, index))
+    if fresh:
+        last_start = np.maximum(last_start, -1)
+        no_lower_before = last_start >= last_lower
+    else:
+        no_lower_before = (last_start > last_lower) & (last_start >= 0)
+    return np.asarray(upper_next_excluded | no_lower_before)
+
+
+@lru_cache(maxsize=1)
+def _kinds() -> npt.NDArray[np.uint8]:
+    """The kind of each code point, as far as all engines must agree on it.
+
+    Engines ship different versions of Unicode. A kind is given only to characters that had it already
+    in Unicode 3.2 and still have it, and to pictographs, which no version makes letters or numbers.
+    """
+    names = {"Lo": _OTHER_LETTER, "Ll": _LOWER, "Lu": _UPPER, "Lt": _UPPER, "Lm": _MODIFIER, "N": _NUMBER, "M": _MARK, "P": _SYMBOL, "S": _SYMBOL}
+    old = unicodedata.ucd_3_2_0.category
+    table = np.full(_TABLE_SIZE, _UNSURE, np.uint8)
+    for point in range(_TABLE_SIZE):
+        category = unicodedata.category(chr(point))
+        if old(chr(point)) == category:
+            table[point] = names.get(category) or names.get(category[0]) or _UNSURE
+    for start, stop in ((0x1F300, 0x1F650), (0x1F680, 0x1F700), (0x1F900, 0x1FA00)):
+        table[start:stop] = _SYMBOL
+    table[[ord(c) for c in _WHITESPACE]] = _SPACE
+    table[0xD800:0xE000] = _INVALID
+    return table
+
+
+def _adjacent_pairs(vocabulary: Iterable[bytes]) -> Flags:
+    """flags[a << 8 | b]: some token holds byte a directly before byte b."""
+    tokens = list(vocabulary)
+    flags = np.zeros(1 << 16, np.bool_)
+    joined = np.frombuffer(b"".join(tokens), np.uint8).astype(np.int64)
+    if len(joined):
+        pairs = joined[:-1] << 8 | joined[1:]
+        inside = np.ones(len(pairs), np.bool_)
+        ends = np.cumsum([len(token) for token in tokens])[:-1]
+        inside[ends - 1] = False
+        flags[pairs[inside]] = True
+    return flags

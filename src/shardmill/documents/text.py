@@ -1,0 +1,306 @@
+"""A plain text file → Parts: stretches between exact cuts, with the documents or passages in each.
+
+The file is read once, in order. A Part ends where a document ends or where the text can be cut exactly,
+so the tokens do not depend on how large Parts are. Only text without any such place for max_run bytes is
+cut by force, at that distance from the last exact cut: a place that the content alone decides.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import xxhash
+
+from shardmill.cuts import CONTEXT_BYTES, Cuts
+from shardmill.errors import InputError
+from shardmill.storage import InputReader, show
+
+BOM = b"\xef\xbb\xbf"
+# A document goes to train or val by a hash of its beginning, a passage by a hash of less: it is smaller.
+DOCUMENT_HEAD = 64 << 10
+PASSAGE_HEAD = 4 << 10
+
+Key = Callable[[bytes, int], int]
+"""The beginning of a document or passage, and its byte offset in the whole job → what decides its split."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextRules:
+    """How text becomes documents, and documents Parts. Only block_bytes does not change the result."""
+
+    cuts: Cuts
+    key: Key
+    separator: bytes | None
+    passage_bytes: int | None
+    """Judge running text by passages of about this size; None: judge each document as a whole."""
+    border: int | None
+    """A byte offset in the whole job where a passage must begin, as near as the text allows."""
+    max_run_bytes: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A stretch of one file. Its first piece may continue the document before, its last may stay open."""
+
+    file: int
+    offset: int
+    data: bytes
+    starts: tuple[int, ...] = ()
+    """Where passages begin in data; empty when documents are judged whole."""
+    keys: tuple[int, ...] = ()
+    """The key of each passage, or the one key of the document that begins here and stays open."""
+    continues: bool
+    open: bool
+    forced: bool = False
+    """The cut at the end of this Part had to be forced."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pieces:
+    """What is to be encoded, column by column.
+
+    Piece i is data[i], at byte offsets[i] of the Part. val[i] says where it goes; None: where the piece
+    before it went. begins[i] and ends[i] tell whether it is the beginning or the end of its document.
+    """
+
+    data: list[bytes]
+    offsets: list[int]
+    val: list[bool | None]
+    begins: list[bool]
+    ends: list[bool]
+    empty_documents: int
+    passages: tuple[int, int]
+    """How many passages these are, and how many of them are val; (0, 0) when documents are judged whole."""
+
+
+def read_parts(file: int, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
+    """The Parts of one file that begins at byte base of the job. Consecutive, complete, and never empty."""
+    head = reader.read(0, 4 << 10)
+    refuse_other_encodings(reader.path, head)
+    start = len(BOM) if head.startswith(BOM) else 0
+    read = _read_documents if rules.passage_bytes is None else _read_passages
+    yield from read(file, reader, base, start, rules)
+
+
+def pieces_of(part: Part, base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
+    """The documents of one Part, or its passages, neighbours that go the same way joined."""
+    return _pieces_of_passages(part, is_val) if part.starts else _pieces_of_documents(part, base, rules, is_val)
+
+
+def keys_of(part: Part, base: int, rules: TextRules) -> list[int]:
+    """The keys of the documents or passages that begin in this Part, the empty ones aside."""
+    if part.starts or part.open:
+        return list(part.keys)
+    documents = _documents(part, rules.separator)
+    keys = [rules.key(text[:DOCUMENT_HEAD], base + part.offset + offset) for text, offset in documents if text]
+    return keys[1:] if part.continues and documents[0][0] else keys
+
+
+def _pieces_of_passages(part: Part, is_val: Callable[[int], bool]) -> Pieces:
+    val = [is_val(key) for key in part.keys]
+    turns = [0, *(i for i in range(1, len(val)) if val[i] != val[i - 1])]
+    offsets = [part.starts[i] for i in turns]
+    count = len(turns)
+    return Pieces(
+        data=[part.data[a:b] for a, b in zip(offsets, [*offsets[1:], len(part.data)], strict=True)],
+        offsets=offsets,
+        val=[val[i] for i in turns],
+        begins=[not part.continues] + [False] * (count - 1),
+        ends=[False] * (count - 1) + [not part.open],
+        empty_documents=0,
+        passages=(len(val), sum(val)),
+    )
+
+
+def _pieces_of_documents(part: Part, base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
+    documents = _documents(part, rules.separator)
+    # Only the first can continue a document, and only the last can stay open; an open Part is one piece.
+    kept = [(text, offset) for i, (text, offset) in enumerate(documents) if text or (i == 0 and part.continues)]
+    key, place = rules.key, base + part.offset
+    val: list[bool | None]
+    if part.open:
+        val = [is_val(part.keys[0])] if part.keys else [None]
+    else:
+        val = [is_val(key(text[:DOCUMENT_HEAD], place + offset)) for text, offset in kept]
+    begins, ends = [True] * len(kept), [True] * len(kept)
+    if part.continues:
+        val[0], begins[0] = None, False
+    if part.open:
+        ends[-1] = False
+    return Pieces(
+        data=[text for text, _ in kept],
+        offsets=[offset for _, offset in kept],
+        val=val,
+        begins=begins,
+        ends=ends,
+        empty_documents=len(documents) - len(kept),
+        passages=(0, 0),
+    )
+
+
+def _documents(part: Part, separator: bytes | None) -> list[tuple[bytes, int]]:
+    """What lies between the separators of a Part, and where; after the last one there is a document only if there is text."""
+    if separator is None or part.open:
+        return [(part.data, 0)]
+    texts = part.data.split(separator)
+    if not texts[-1]:
+        texts.pop()
+    documents, offset = [], 0
+    for text in texts:
+        documents.append((text, offset))
+        offset += len(text) + len(separator)
+    return documents
+
+
+def refuse_other_encodings(path: str, head: bytes) -> None:
+    """UTF-16 and UTF-32 are named as such; as bytes they would be nonsense, and mostly valid UTF-8."""
+    encoding = None
+    if head.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
+        encoding = "UTF-32"
+    elif head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "UTF-16"
+    elif len(head) >= 64:
+        # Every other byte is zero: UTF-16 of a Western text without its mark. Scattered NULs are text.
+        even, odd = head[0::2].count(0) / len(head[0::2]), head[1::2].count(0) / len(head[1::2])
+        if max(even, odd) > 0.8 and min(even, odd) < 0.05:
+            encoding = "UTF-16LE" if odd > even else "UTF-16BE"
+    if encoding:
+        raise InputError(f"{show(path)}: this is {encoding} text, and only UTF-8 is read; convert it first: iconv -f {encoding} -t UTF-8 {show(path)} > utf8.txt")
+
+
+def _read_documents(file: int, reader: InputReader, base: int, start: int, rules: TextRules) -> Iterator[Part]:
+    at, continues = start, False
+    while at < reader.size:
+        data, document_ends, forced = _next_stretch(reader, at, rules)
+        keys: tuple[int, ...] = ()
+        if not document_ends and not continues:
+            head = reader.read(at, DOCUMENT_HEAD + len(rules.separator or b""))
+            if rules.separator is not None:
+                head = head.split(rules.separator, 1)[0]
+            keys = (rules.key(head[:DOCUMENT_HEAD], base + at),)
+        yield Part(file=file, offset=at, data=data, keys=keys, continues=continues, open=not document_ends, forced=forced)
+        at += len(data)
+        continues = not document_ends
+        reader.done_until(at)
+
+
+def _next_stretch(reader: InputReader, at: int, rules: TextRules) -> tuple[bytes, bool, bool]:
+    """The next bytes of the file up to a document's end or an exact cut; whether a document ends there; whether by force."""
+    separator = rules.separator
+    margin = CONTEXT_BYTES + len(separator or b"")
+    for limit in _growing(rules.block_bytes, rules.max_run_bytes):
+        data = reader.read(at, limit + margin)
+        if at + len(data) == reader.size and len(data) <= limit:
+            return data, True, False
+        if separator is not None:
+            end = _last_separator_end(data[: limit + len(separator)], separator)
+            if end:
+                return data[:end], True, False
+        cut = rules.cuts.last(data, 0, min(limit, len(data)))
+        if cut is not None:
+            return data[:cut], False, False
+    return data[: _character_boundary(data, rules.max_run_bytes)], False, True
+
+
+def _read_passages(file: int, reader: InputReader, base: int, start: int, rules: TextRules) -> Iterator[Part]:
+    at = start
+    while at < reader.size:
+        for limit in _growing(rules.block_bytes, rules.max_run_bytes):
+            data = reader.read(at, limit + CONTEXT_BYTES)
+            at_end = at + len(data) == reader.size
+            starts, end, forced = _passages(data, base + at, rules, at_end=at_end)
+            if starts:
+                break
+        keys = tuple(rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + at + a) for a, b in zip(starts, [*starts[1:], end], strict=True))
+        at_end = at + end == reader.size
+        yield Part(file=file, offset=at, data=data[:end], starts=tuple(starts), keys=keys, continues=at > start, open=not at_end, forced=forced)
+        at += end
+        reader.done_until(at)
+
+
+def _passages(data: bytes, offset: int, rules: TextRules, *, at_end: bool) -> tuple[list[int], int, bool]:
+    """The passages that surely begin and end in data: their starts, the end of the last, and whether it was forced."""
+    starts: list[int] = []
+    at = 0
+    while at < len(data):
+        border, forced = _next_border(data, at, offset, rules, at_end=at_end)
+        if border is None:
+            break
+        starts.append(at)
+        at = border
+        if forced:
+            return starts, at, True
+    return starts, at, False
+
+
+def _next_border(data: bytes, at: int, offset: int, rules: TextRules, *, at_end: bool) -> tuple[int | None, bool]:
+    """Where the passage that begins at `at` ends, and whether by force; (None, …) when more text is needed to tell.
+
+    Passages begin at lines that a hash of the line before picks, so that an edit moves only the borders
+    near it; where there are no lines, at the first exact cut.
+    """
+    assert rules.passage_bytes is not None
+    visible = len(data) if at_end else len(data) - CONTEXT_BYTES
+    goal = at + rules.passage_bytes
+    line_until = goal + rules.passage_bytes // 4
+    if rules.border is not None and offset + at < rules.border <= offset + line_until:
+        goal = line_until = rules.border - offset
+    if goal >= len(data):
+        return (len(data) if at_end and len(data) - at <= rules.max_run_bytes else None), False
+    if line_until > visible and not at_end:
+        return None, False
+    after = goal
+    while (after := data.find(b"\n", after, line_until) + 1) > 0:
+        if rules.cuts.is_line_cut(data, after) and xxhash.xxh3_64_intdigest(data[after - 16 : after]) & 3 == 0:
+            return after, False
+    last = at + rules.max_run_bytes
+    for window in range(line_until, last, 4 << 10):
+        until = min(window + (4 << 10), last)
+        if until > visible and not at_end:
+            return None, False
+        found = rules.cuts.first(data, window, min(until, len(data)))
+        if found is not None:
+            return found, False
+        if until >= len(data):
+            return len(data), False
+    return _character_boundary(data, last), True
+
+
+def _growing(first: int, last: int) -> Iterator[int]:
+    """Block sizes to try in turn until one holds a place to cut."""
+    size = min(first, last)
+    while size < last:
+        yield size
+        size *= 4
+    yield last
+
+
+def _character_boundary(data: bytes, at: int) -> int:
+    """The last place at or before `at` that is not inside a character."""
+    boundary = at
+    while boundary > at - 4 and boundary < len(data) and data[boundary] & 0xC0 == 0x80:
+        boundary -= 1
+    return boundary
+
+
+def _last_separator_end(data: bytes, separator: bytes) -> int:
+    """Where the last separator in data ends, separators taken from left to right; 0 if there is none."""
+    found = data.rfind(separator)
+    if found < 0:
+        return 0
+    if data.find(separator, max(0, found - len(separator) + 1), found + len(separator) - 1) < 0:
+        return found + len(separator)
+    # An overlapping one begins earlier ("\n\n" in "\n\n\n"): only counting from the left tells which is real.
+    return len(data) - len(data.split(separator)[-1])
+
+
+def escaped(separator: str) -> bytes:
+    r"""A separator as typed in a shell → its bytes: \n, \t, \r, \0, \\ and \xHH are understood."""
+    simple = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+
+    def unescape(match: re.Match[str]) -> str:
+        code = match.group(1)
+        return chr(int(code[1:], 16)) if len(code) > 1 else simple[code]
+
+    return re.sub(r"\\(x[0-9a-fA-F]{2}|[ntr0\\])", unescape, separator).encode()

@@ -1,0 +1,59 @@
+"""Bytes → the certainty that they are UTF-8, or where and why not, or a repaired copy."""
+
+import numpy as np
+import pyarrow as pa
+
+from shardmill.errors import InputError
+from shardmill.storage import show
+
+_SMALL = 16 << 10  # below, building the Arrow array costs more than decoding
+
+
+def is_valid(data: bytes) -> bool:
+    """Whether all of data is UTF-8. Arrow's check runs at memory speed on ASCII and lets other threads run."""
+    if len(data) < _SMALL:
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+    offsets = pa.py_buffer(np.array([0, len(data)], np.int32))
+    try:
+        pa.StringArray.from_buffers(1, offsets, pa.py_buffer(data)).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def replaced(data: bytes) -> tuple[bytes, int]:
+    """What errors="replace" makes of data, and how many replacement characters that put in."""
+    text = data.decode("utf-8", "replace").encode()
+    mark = "\ufffd".encode()
+    return text, text.count(mark) - data.count(mark)
+
+
+def refusal(path: str, offset: int, data: bytes) -> InputError:
+    """The error for data, found at byte offset of a file, that is not UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as e:
+        bad = data[e.start]
+        guess = _guess(data)
+        return InputError(
+            f"{show(path)}: byte {offset + e.start:,} (0x{bad:02x}) is not UTF-8; {guess}. "
+            f"Convert the file (iconv -f {'WINDOWS-1252' if 'Latin' in guess else 'ENCODING'} -t UTF-8), or pass --on-error replace to put U+FFFD in place of such bytes and count them."
+        )
+    raise AssertionError("refusal of valid UTF-8")
+
+
+def _guess(data: bytes) -> str:
+    """What text that is not UTF-8 most likely is."""
+    lone = sequences = 0
+    for byte, following in zip(data, data[1:], strict=False):
+        if byte >= 0xC2 and following & 0xC0 == 0x80:
+            sequences += 1
+        elif byte >= 0xA0 and following < 0x80:
+            lone += 1
+    if lone > sequences:
+        return "the text looks like Latin-1 (or Windows-1252)"
+    return "the rest looks like UTF-8, so the file is probably damaged here"

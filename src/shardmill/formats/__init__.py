@@ -1,0 +1,1 @@
+"""A stream of tokens → the files of one trainer."""

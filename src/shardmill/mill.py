@@ -1,0 +1,433 @@
+"""The mill itself: text files in, token files out.
+
+    prepare      decide everything (_plan), run the line (_run), name the files, write the manifest last
+    _Line        hands out Blocks in order, takes the results in any order, writes them in order
+    _work        what each worker does: take a Block, mill it, hand it in
+    mill_block   one Block of text → its tokens, each on its side
+
+Workers are threads: reading, checking, encoding and writing all release the GIL.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill import budget, machine, manifest, plan, split, storage
+from shardmill.budget import Budget, Footprint
+from shardmill.documents import text, utf8
+from shardmill.documents.text import Part, Pieces, TextRules
+from shardmill.errors import OutputError, UsageError
+from shardmill.formats import raw
+from shardmill.formats.raw import RawWriter, SplitName
+from shardmill.manifest import Counts, Manifest
+from shardmill.plan import Block
+from shardmill.sources import InputFile, find_inputs
+from shardmill.spec import Limits, Spec
+from shardmill.split import Splitter
+from shardmill.storage import show
+from shardmill.tokens.check import check_sample
+from shardmill.tokens.encoder import Encoder, Engines, choose_engines
+from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
+
+DtypeOf = np.dtype[np.unsignedinteger[npt.NBitBase]]
+Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
+
+# An encoder that has seen less than this is not worth renewing: the memory is elsewhere.
+_RENEW_AFTER_BYTES = 512 << 10
+_PROGRESS_SECONDS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a job is; given to on_progress several times a second."""
+
+    input_bytes: int
+    total_bytes: int
+    tokens: int
+    memory: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What prepare did. run holds what may differ from run to run; it is also in run.json."""
+
+    output: Path
+    manifest: Manifest
+    run: dict[str, Any]
+    notes: tuple[str, ...]
+    already_complete: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A Spec with every question answered: what is read, how it is cut and split, what is written."""
+
+    spec: Spec
+    files: tuple[InputFile, ...]
+    bases: tuple[int, ...]
+    total_bytes: int
+    tokenizer: Tokenizer
+    engines: Engines
+    rules: TextRules
+    splitter: Splitter
+    dtype: DtypeOf
+    eot_id: int | None
+    eot_side: str
+    budget: Budget
+    big: bool
+    """Larger than the page cache should hold."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Milled:
+    """The tokens of one Block in order, each run with its side; None: the side of the run before."""
+
+    index: int
+    runs: list[tuple[bool | None, Tokens]]
+    counts: Counts
+    checked_bytes: int
+
+
+def prepare(spec: Spec, *, limits: Limits | None = None, on_progress: Callable[[Progress], None] | None = None, overwrite: bool = False) -> Result:
+    """Mill the inputs of spec into its output folder. Never prints; raises ShardmillError with a message for the user."""
+    started = time.perf_counter()
+    limits = limits or Limits()
+    output = Path(spec.output)
+    files = find_inputs(spec.inputs)
+    tokenizer = load(spec.tokenizer)
+    asked = describe(spec, files, tokenizer)
+    complete = _check_output(output, asked, files, overwrite=overwrite)
+    if complete is not None:
+        return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
+    job = _plan(spec, files, tokenizer, limits)
+    storage.make_folder(output)
+    storage.check_writable(output)
+    check_space(job, output)
+    if overwrite:
+        for name in (manifest.NAME, manifest.RUN_NAME, *raw.FILES.values()):
+            storage.remove(output / name)
+
+    writer = RawWriter(output, job.dtype, drop_behind=job.big)
+    try:
+        line = _run(job, writer, on_progress)
+        shards = writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    made = Manifest(job=asked, dtype=job.dtype.name, eot_id=job.eot_id, eot_side=job.eot_side, counts=line.counts, files=tuple(shards))
+    run = _run_report(job, line, time.perf_counter() - started)
+    storage.write_whole(output / manifest.RUN_NAME, manifest.dump(run))
+    manifest.write(output, made)
+    return Result(output=output, manifest=made, run=run, notes=_notes(job, made))
+
+
+def describe(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer) -> dict[str, Any]:
+    """All that decides the bytes of the result, as it stands in the manifest."""
+    return {
+        "choices": {**spec.choices(), "tokenizer": tokenizer.name},
+        "inputs": [{"path": file.path, "bytes": file.size} for file in files],
+        "tokenizer_sha256": tokenizer.digest,
+        "vocabulary_size": tokenizer.size,
+    }
+
+
+def _plan(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, limits: Limits) -> Job:
+    """Decide everything that the work itself must not decide."""
+    total = sum(file.size for file in files)
+    dtype = raw.choose_dtype(tokenizer, spec.dtype)
+    separator = text.escaped(spec.separator) if spec.separator is not None else None
+    side = spec.eot if spec.eot != "auto" else ("none" if len(files) == 1 and separator is None else raw.EOT_SIDE)
+    eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
+    engines = choose_engines(tokenizer, limits.engine, total, limits.cache_folder())
+    keep = _fit_budget(spec, engines, limits)
+    rules = TextRules(
+        cuts=tokenizer.cuts,
+        key=(lambda head, _: split.content_key(head, spec.seed)) if spec.split == "hash" else (lambda _, offset: offset),
+        separator=separator,
+        passage_bytes=spec.passage_bytes if spec.val_fraction else None,
+        border=split.border(spec.split, spec.val_fraction, total) if spec.val_fraction else None,
+        max_run_bytes=spec.max_run_bytes,
+        block_bytes=min(keep.block_bytes, spec.max_run_bytes),
+    )
+    return Job(
+        spec=spec,
+        files=files,
+        bases=tuple(plan.file_bases(files)),
+        total_bytes=total,
+        tokenizer=tokenizer,
+        engines=engines,
+        rules=rules,
+        splitter=_choose_splitter(spec, files, rules),
+        dtype=dtype,
+        eot_id=eot_id,
+        eot_side=side,
+        budget=keep,
+        big=storage.worth_dropping(total),
+    )
+
+
+def _fit_budget(spec: Spec, engines: Engines, limits: Limits) -> Budget:
+    """Measure what the libraries and one engine take here, and see what the budget allows beside them."""
+    reserve = budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes)
+    machine.give_back_freed_memory()
+    before = machine.rss()
+    first = Encoder(engines)
+    first.encode([b"warm"], suspicious=False)  # imports what is imported late
+    engine = max(0, machine.rss() - before) if engines.guard is not None else 0
+    del first
+    footprint = Footprint(base=before, engine=engine, reference=reserve)
+    return budget.fit(limits.resolved_memory(), limits.resolved_workers(), limits.block_bytes, footprint)
+
+
+def _choose_splitter(spec: Spec, files: tuple[InputFile, ...], rules: TextRules) -> Splitter:
+    """A threshold when there is enough to judge; for small inputs a first pass finds exactly the lowest hashes."""
+    if rules.border is not None:
+        return Splitter(mode=spec.split, limit=rules.border)
+    keys: list[int] = []
+    if spec.val_fraction:
+        bases = plan.file_bases(files)
+        for block in plan.blocks(files, rules):
+            for part in block.parts:
+                keys += text.keys_of(part, bases[part.file], rules)
+            if len(keys) >= split.enough(spec.val_fraction):
+                return split.by_threshold(spec.val_fraction)
+    return split.by_lowest(keys, spec.val_fraction)
+
+
+def _run(job: Job, writer: RawWriter, on_progress: Callable[[Progress], None] | None) -> "_Line":
+    """Start the workers, report while they work, and pass on the first error any of them met."""
+    line = _Line(job, writer)
+    workers = [threading.Thread(target=_work, args=(job, line), name=f"shardmill-{n}", daemon=True) for n in range(job.budget.workers)]
+    for worker in workers:
+        worker.start()
+    try:
+        while any(worker.is_alive() for worker in workers):
+            workers[0].join(_PROGRESS_SECONDS) if workers[0].is_alive() else time.sleep(_PROGRESS_SECONDS / 10)
+            if on_progress is not None:
+                on_progress(line.progress())
+    finally:
+        line.stop()
+        for worker in workers:
+            worker.join()
+    if line.error is not None:
+        raise line.error
+    if on_progress is not None:
+        on_progress(line.progress())
+    return line
+
+
+def _work(job: Job, line: "_Line") -> None:
+    try:
+        encoder = Encoder(job.engines)
+        while (block := line.take()) is not None:
+            if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and budget.over(job.budget):
+                encoder.renew()
+                machine.give_back_freed_memory()
+                line.renewals += 1
+            line.hand_in(mill_block(job, encoder, block))
+    except BaseException as e:  # the worker boundary: whatever it is, the job stops and the caller hears of it
+        line.stop(e)
+
+
+class _Line:
+    """Blocks out in order, results in as they come, written in order. What is in flight is bounded."""
+
+    def __init__(self, job: Job, writer: RawWriter) -> None:
+        self.counts = Counts()
+        self.tokens = 0
+        self.checked_bytes = 0
+        self.renewals = 0
+        self.error: BaseException | None = None
+        self._job = job
+        self._writer = writer
+        self._blocks: Iterator[Block] = plan.blocks(job.files, job.rules, drop_behind=job.big)
+        self._reading = threading.Lock()
+        self._changed = threading.Condition()
+        self._waiting: dict[int, Milled] = {}
+        self._taken = 0
+        self._written = 0
+        self._val = False
+        self._someone_writes = False
+        self._stopped = False
+        self._started = time.perf_counter()
+
+    def take(self) -> Block | None:
+        """The next Block, or None when there is no more; waits while too much is in flight."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._taken - self._written < self._job.budget.in_flight)
+            if self._stopped:
+                return None
+            self._taken += 1
+        with self._reading:
+            return next(self._blocks, None)
+
+    def hand_in(self, milled: Milled) -> None:
+        """Keep a result until its turn; whoever brings the one that is due writes all that are ready."""
+        with self._changed:
+            self._waiting[milled.index] = milled
+            if self._someone_writes:
+                return
+            self._someone_writes = True
+        while True:
+            with self._changed:
+                due = self._waiting.pop(self._written, None)
+                if due is None:
+                    self._someone_writes = False
+                    return
+            self._write(due)
+            with self._changed:
+                self._written += 1
+                self._changed.notify_all()
+
+    def stop(self, error: BaseException | None = None) -> None:
+        with self._changed:
+            self._stopped = True
+            self.error = self.error or error
+            self._changed.notify_all()
+
+    def progress(self) -> Progress:
+        return Progress(input_bytes=self.counts.input_bytes, total_bytes=self._job.total_bytes, tokens=self.tokens, memory=machine.rss(), seconds=time.perf_counter() - self._started)
+
+    def _write(self, milled: Milled) -> None:
+        for val, tokens in milled.runs:
+            if val is not None:
+                self._val = val
+            name: SplitName = "val" if self._val else "train"
+            self._writer.append(name, tokens)
+            self.tokens += len(tokens)
+        self.counts += milled.counts
+        self.checked_bytes += milled.checked_bytes
+
+
+def mill_block(job: Job, encoder: Encoder, block: Block) -> Milled:
+    """One Block of text → its tokens: check that it is UTF-8, encode it, put in the end-of-text tokens, part train from val."""
+    found = [text.pieces_of(part, job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), job.splitter.is_val) for part in block.parts]
+    replaced = 0
+    for part, pieces in zip(block.parts, found, strict=True):
+        if not utf8.is_valid(part.data):
+            if job.spec.on_error == "stop":
+                raise utf8.refusal(job.files[part.file].path, part.offset, part.data)
+            replaced += _repair(pieces)
+    guard = job.engines.guard
+    data = [piece for pieces in found for piece in pieces.data]
+    suspicious = guard is not None and any(guard.find(part.data) for part in block.parts)
+    ids, sizes = encoder.encode(data, suspicious=suspicious)
+    checked = check_sample(job.engines, block.index, data, ids, sizes, lambda number: _place(job, block.parts, found, number))
+    return Milled(index=block.index, runs=_runs(job, found, ids, sizes), counts=_count(block, found, replaced), checked_bytes=checked)
+
+
+def _repair(pieces: Pieces) -> int:
+    """Put U+FFFD in place of what is not UTF-8; returns how many."""
+    total = 0
+    for i, data in enumerate(pieces.data):
+        pieces.data[i], count = utf8.replaced(data)
+        total += count
+    return total
+
+
+def _runs(job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]) -> list[tuple[bool | None, Tokens]]:
+    """The ids of a Block with their end-of-text tokens, as the file has them, cut where the side changes."""
+    marked = [flag for pieces in found for flag in (pieces.ends if job.eot_side == "after" else pieces.begins)] if job.eot_id is not None else []
+    if any(marked):
+        tokens, ends = _with_eot(job, ids, sizes, np.array(marked))
+    else:
+        tokens, ends = ids.astype(job.dtype), np.cumsum(sizes)
+    val = [side for pieces in found for side in pieces.val]
+    turns = [i for i in range(1, len(val)) if val[i] is not val[i - 1]]
+    borders = [int(ends[i - 1]) for i in turns]
+    return [(val[i], tokens[a:b]) for i, a, b in zip([0, *turns], [0, *borders], [*borders, len(tokens)], strict=True)] if val else []
+
+
+def _with_eot(job: Job, ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]) -> tuple[Tokens, npt.NDArray[np.int64]]:
+    ends = np.cumsum(sizes + marked)
+    places = ends[marked] - 1 if job.eot_side == "after" else (ends - sizes - 1)[marked]
+    tokens = np.empty(int(ends[-1]), job.dtype)
+    is_text = np.ones(len(tokens), np.bool_)
+    is_text[places] = False
+    tokens[places] = job.eot_id
+    tokens[is_text] = ids
+    return tokens, ends
+
+
+def _count(block: Block, found: list[Pieces], replaced: int) -> Counts:
+    empty = block.empty_files + sum(pieces.empty_documents for pieces in found)
+    begun = [side for pieces in found for side, begins in zip(pieces.val, pieces.begins, strict=True) if begins]
+    by_passages = any(pieces.passages[0] for pieces in found)
+    return Counts(
+        input_bytes=block.input_bytes,
+        documents=len(begun) + empty,
+        documents_empty=empty,
+        documents_val=0 if by_passages else sum(side is True for side in begun),
+        passages=sum(pieces.passages[0] for pieces in found),
+        passages_val=sum(pieces.passages[1] for pieces in found),
+        byte_order_marks=block.byte_order_marks,
+        replaced_characters=replaced,
+        forced_cuts=sum(part.forced for part in block.parts),
+    )
+
+
+def _place(job: Job, parts: tuple[Part, ...], found: list[Pieces], number: int) -> str:
+    for part, pieces in zip(parts, found, strict=True):
+        if number < len(pieces.data):
+            return f"{show(job.files[part.file].path)} byte {part.offset + pieces.offsets[number]:,}"
+        number -= len(pieces.data)
+    raise AssertionError("no such piece")
+
+
+def check_space(job: Job, output: Path) -> None:
+    """Refuse before the work begins when even the least the result can take does not fit."""
+
+
+def _check_output(output: Path, asked: dict[str, Any], files: tuple[InputFile, ...], *, overwrite: bool) -> Manifest | None:
+    """The manifest if this very job is complete already; an error if something in the folder is in the way."""
+    names = [output / name for name in raw.FILES.values()]
+    for file in files:
+        if any(path.exists() and path.samefile(file.path) for path in (*names, output / manifest.NAME)):
+            raise UsageError(f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o")
+    if overwrite:
+        return None
+    old = manifest.read(output) if output.is_dir() else None
+    if old is not None:
+        changed = manifest.differences(old.job, asked)
+        if not changed:
+            return old
+        raise OutputError(f"{show(output)} holds the result of another job:\n  " + "\n  ".join(changed) + "\nPass --overwrite to replace it, or choose another folder with -o.")
+    for path in names:
+        if path.exists():
+            raise OutputError(f"{show(path)}: exists, and shardmill did not make it; pass --overwrite to replace it, or choose another folder with -o")
+    return None
+
+
+def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
+    """What the user should know about this result, in sentences."""
+    notes = [job.engines.note] if job.engines.note else []
+    if made.counts.forced_cuts:
+        notes.append(f"{made.counts.forced_cuts:,} cuts were forced in text without any safe place for {job.spec.max_run_bytes:,} bytes; the tokens there may differ from the reference's")
+    if made.counts.replaced_characters:
+        notes.append(f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8")
+    if job.spec.val_fraction and not any(file.split == "val" for file in made.files):
+        notes.append("there is no val.bin: the input is a single document or passage, and train got it")
+    return tuple(notes)
+
+
+def _run_report(job: Job, line: _Line, seconds: float) -> dict[str, Any]:
+    return {
+        "seconds": round(seconds, 3),
+        "bytes_per_second": round(job.total_bytes / seconds),
+        "engine": job.engines.name,
+        "reference": job.engines.reference.version,
+        "checked_bytes": line.checked_bytes,
+        "checked_share": round(line.checked_bytes / max(1, job.total_bytes), 6),
+        "workers": job.budget.workers,
+        "block_bytes": job.rules.block_bytes,
+        "max_memory": job.budget.max_memory,
+        "peak_memory": machine.peak_rss(),
+        "engine_renewals": line.renewals,
+    }

@@ -1,0 +1,107 @@
+"""The job as asked for: a Spec is every choice that changes bytes, Limits every choice that does not."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from shardmill import machine
+from shardmill.errors import UsageError
+
+Eot = Literal["auto", "after", "before", "none"]
+Split = Literal["hash", "tail", "head"]
+Dtype = Literal["auto", "uint16", "uint32"]
+OnError = Literal["stop", "replace"]
+Engine = Literal["auto", "gigatoken", "reference"]
+
+# Text without a single place to cut is cut by force after this many bytes. One pretoken of 8 MB costs
+# the reference tokenizer 365 MiB, so there must be a maximum; 1 MiB costs it 48 MiB.
+MAX_RUN_BYTES = 1 << 20
+# Running text goes to train or val in passages of at least this size: long enough for several contexts
+# of 1,024 tokens, short enough that half a percent of a small file is still a few of them.
+PASSAGE_BYTES = 32 << 10
+# A file that is one document is judged as a whole up to here, and by passages beyond.
+WHOLE_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spec:
+    """Everything that decides the bytes of the result (I1). Two equal Specs on equal inputs give equal files."""
+
+    inputs: tuple[str, ...]
+    output: str
+    tokenizer: str = "gpt2"
+    separator: str | None = None
+    eot: Eot = "auto"
+    eot_token: str | None = None
+    val_fraction: float = 0.0005
+    split: Split = "hash"
+    seed: int = 0
+    dtype: Dtype = "auto"
+    on_error: OnError = "stop"
+    max_run_bytes: int = MAX_RUN_BYTES
+    passage_bytes: int = PASSAGE_BYTES
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inputs, str):
+            raise UsageError(f"inputs must be a list of paths, not the single text {self.inputs!r}; write [{self.inputs!r}]")
+        object.__setattr__(self, "inputs", tuple(str(path) for path in self.inputs))
+        object.__setattr__(self, "output", str(self.output))
+        if not self.inputs:
+            raise UsageError("no input given; name at least one text file, folder or glob")
+        if not 0 <= self.val_fraction < 1:
+            raise UsageError(f"val fraction {self.val_fraction} is outside 0 ≤ f < 1; 0.0005 keeps one document in 2,000 for validation, 0 writes no val file")
+        if self.separator == "":
+            raise UsageError("the separator is empty; leave it out to make each file one document")
+        for field, allowed in _CHOICES.items():
+            value = getattr(self, field)
+            if value not in allowed:
+                raise UsageError(f"{field} {value!r} is not known; choose one of {', '.join(allowed)}")
+        if self.max_run_bytes < 16 or self.passage_bytes < 1:
+            raise UsageError("max_run_bytes must be at least 16 and passage_bytes at least 1")
+
+    def choices(self) -> dict[str, Any]:
+        """The Spec without its places, as it stands in the manifest."""
+        choices = dataclasses.asdict(self)
+        del choices["inputs"], choices["output"]
+        return choices
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What the job may use. Never changes a byte of the result. None means: decide from the machine."""
+
+    workers: int | None = None
+    max_memory: int | None = None
+    engine: Engine = "auto"
+    block_bytes: int = 1 << 20
+    cache: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"workers {self.workers} is less than 1")
+        if self.engine not in ("auto", "gigatoken", "reference"):
+            raise UsageError(f"engine {self.engine!r} is not known; choose one of auto, gigatoken, reference")
+        if self.block_bytes < 1:
+            raise UsageError(f"block size {self.block_bytes} is less than 1 byte")
+
+    def resolved_workers(self) -> int:
+        return self.workers or machine.cores()
+
+    def resolved_memory(self) -> int:
+        """256 MiB and 96 MiB for each worker, but at most a quarter of what the machine or container has."""
+        if self.max_memory is not None:
+            return self.max_memory
+        wanted = (256 + 96 * self.resolved_workers()) * machine.MIB
+        return min(wanted, machine.memory() // 4)
+
+    def cache_folder(self) -> Path:
+        return Path(self.cache) if self.cache is not None else Path.home() / ".cache" / "shardmill"
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "eot": ("auto", "after", "before", "none"),
+    "split": ("hash", "tail", "head"),
+    "dtype": ("auto", "uint16", "uint32"),
+    "on_error": ("stop", "replace"),
+}

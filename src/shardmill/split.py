@@ -1,0 +1,63 @@
+"""A document's or passage's own content → train or val."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import xxhash
+
+from shardmill.spec import Split
+
+# With fewer expected than this, chance would decide too much: 40 ± 6 is still near what was asked for.
+FEW = 40
+_ALL = 1 << 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Splitter:
+    """Decides by a key: a hash of the content, or, for head and tail, the place in the input."""
+
+    mode: Split
+    limit: int
+
+    def is_val(self, key: int) -> bool:
+        return key >= self.limit if self.mode == "tail" else key < self.limit
+
+
+def content_key(head: bytes, seed: int) -> int:
+    """64 bits from the beginning of a document: equal documents go the same way, wherever they stand."""
+    return xxhash.xxh3_64_intdigest(head, seed=seed & (_ALL - 1))
+
+
+def border(mode: Split, val_fraction: float, total_bytes: int) -> int | None:
+    """The byte of the whole input where val ends (head) or begins (tail)."""
+    match mode:
+        case "head":
+            return round(total_bytes * val_fraction)
+        case "tail":
+            return total_bytes - round(total_bytes * val_fraction)
+        case _:
+            return None
+
+
+def enough(val_fraction: float) -> float:
+    """From this many documents on, a threshold on the hash gives about the share that was asked for."""
+    return FEW / val_fraction if val_fraction else 0
+
+
+def by_threshold(val_fraction: float) -> Splitter:
+    return Splitter(mode="hash", limit=int(val_fraction * _ALL))
+
+
+def by_lowest(keys: Iterable[int], val_fraction: float) -> Splitter:
+    """For small inputs: exactly the share asked for, the lowest keys first, at least one, and never all.
+
+    Equal keys are equal documents and stay together, so there may be a few more.
+    """
+    ordered = sorted(keys)
+    distinct = sorted(set(ordered))
+    if len(distinct) < 2 or not val_fraction:
+        return Splitter(mode="hash", limit=0)
+    wanted = max(1, math.floor(len(ordered) * val_fraction + 0.5))
+    limit = ordered[min(wanted, len(ordered)) - 1] + 1
+    return Splitter(mode="hash", limit=min(limit, distinct[-1]))

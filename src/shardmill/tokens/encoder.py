@@ -1,0 +1,135 @@
+"""Pieces of text → token ids: the fast engine where it is exact, the reference where it is not."""
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.errors import ShardmillError, UsageError
+from shardmill.spec import Engine
+from shardmill.storage import show
+from shardmill.tokens import gigatoken, guard
+from shardmill.tokens.gigatoken import Gigatoken
+from shardmill.tokens.guard import Guard
+from shardmill.tokens.reference import Ids, Reference, load_reference
+from shardmill.tokens.tokenizer import Tokenizer
+
+Counts = npt.NDArray[np.int64]
+
+# The reference gets long text in spans of this size: a tokenizers Encoding takes 100 times its text.
+_SPAN_BYTES = 64 << 10
+# Below this much input the reference is done before the guard's table would be computed.
+_TOO_SMALL_TO_SWEEP = 32 << 20
+# Only one thread at a time runs the reference on a long span without a cut: 48 MiB for each MiB of it.
+_long_span = threading.Lock()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engines:
+    """What all encoders of a job share. guard is None when the reference does all the work."""
+
+    tokenizer: Tokenizer
+    reference: Reference
+    guard: Guard | None
+    note: str | None
+    """Why the fast engine is not used, when it might have been expected."""
+
+    @property
+    def name(self) -> str:
+        return self.reference.version if self.guard is None else gigatoken.version()
+
+
+def choose_engines(tokenizer: Tokenizer, engine: Engine, input_bytes: int, cache: Path) -> Engines:
+    """The fastest engine that is exact for this tokenizer, or the one asked for."""
+    reference = load_reference(tokenizer)
+    if engine == "reference":
+        return Engines(tokenizer=tokenizer, reference=reference, guard=None, note=None)
+    why = None
+    if not tokenizer.plain:
+        why = "it is not a plain byte-level BPE with a pattern that is known to be safe"
+    elif engine == "auto" and input_bytes < _TOO_SMALL_TO_SWEEP and not guard.is_ready(tokenizer, reference, cache):
+        why = "the input is small, and comparing the engines first would take longer"
+    else:
+        try:
+            return Engines(tokenizer=tokenizer, reference=reference, guard=guard.load_guard(tokenizer, reference, cache), note=None)
+        except ShardmillError as e:
+            why = str(e)
+        except Exception as e:  # gigatoken's loader raises many kinds
+            why = f"gigatoken cannot load it: {e}"
+    if engine == "gigatoken":
+        raise UsageError(f"--engine gigatoken: tokenizer {show(tokenizer.name)} cannot run on it, since {why}; use --engine auto")
+    return Engines(tokenizer=tokenizer, reference=reference, guard=None, note=f"{tokenizer.name} runs on {reference.version}, which is slower: {why}")
+
+
+class Encoder:
+    """Encodes for one thread."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self._fast = Gigatoken(engines.tokenizer) if engines.guard is not None else None
+        self.bytes_since_renewal = 0
+
+    def encode(self, pieces: list[bytes], *, suspicious: bool) -> tuple[Ids, Counts]:
+        """The ids of all pieces in a row, and how many each has. Unless suspicious, no piece holds a guarded character."""
+        self.bytes_since_renewal += sum(map(len, pieces))
+        if self._fast is None:
+            return _join([self._by_reference(piece) for piece in pieces])
+        if not suspicious:
+            return self._fast.encode(pieces)
+        return _join([self._by_both(piece) for piece in pieces])
+
+    def renew(self) -> None:
+        """Forget every word seen, and so give back the memory of the fast engine's cache."""
+        if self._fast is not None:
+            self._fast = None
+            self._fast = Gigatoken(self._engines.tokenizer)
+        self.bytes_since_renewal = 0
+
+    def _by_both(self, piece: bytes) -> Ids:
+        """The fast engine for all but the spans, from exact cut to exact cut, that hold a guarded character."""
+        assert self._fast is not None
+        done: list[Ids] = []
+        at = 0
+        for start, end in self._guarded_spans(piece):
+            done.append(self._fast.encode([piece[at:start]])[0])
+            done.append(self._by_reference(piece[start:end]))
+            at = end
+        done.append(self._fast.encode([piece[at:]])[0])
+        return np.concatenate(done)
+
+    def _guarded_spans(self, piece: bytes) -> list[tuple[int, int]]:
+        assert self._engines.guard is not None
+        cuts = self._engines.tokenizer.cuts
+        spans: list[tuple[int, int]] = []
+        for at in self._engines.guard.find(piece):
+            if spans and at < spans[-1][1]:
+                continue
+            low = spans[-1][1] if spans else 0
+            start = cuts.last(piece, low, at)
+            end = cuts.first(piece, at + 1, len(piece))
+            spans.append((low if start is None else start, len(piece) if end is None else end))
+        return spans
+
+    def _by_reference(self, piece: bytes) -> Ids:
+        spans: list[Ids] = []
+        at = 0
+        while at < len(piece):
+            cut = self._engines.tokenizer.cuts.first(piece, at + _SPAN_BYTES, len(piece)) if len(piece) - at > _SPAN_BYTES else None
+            end = len(piece) if cut is None else cut
+            spans.append(reference_ids(self._engines.reference, piece[at:end]))
+            at = end
+        return np.concatenate(spans) if spans else np.empty(0, np.uint32)
+
+
+def reference_ids(reference: Reference, text: bytes) -> Ids:
+    if len(text) <= 2 * _SPAN_BYTES:
+        return reference.encode(text)
+    with _long_span:
+        return reference.encode(text)
+
+
+def _join(encoded: list[Ids]) -> tuple[Ids, Counts]:
+    counts = np.array([len(ids) for ids in encoded], np.int64)
+    return (np.concatenate(encoded) if encoded else np.empty(0, np.uint32)), counts

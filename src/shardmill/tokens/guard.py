@@ -1,0 +1,151 @@
+"""The code points on which the fast engine and the reference disagree, and where they occur in a text.
+
+The engines ship different versions of Unicode, so they see other classes in the newest characters, and
+split words there in other places. The table is found by trying every code point in many contexts on both
+engines. It depends on both versions: the one for the pinned versions ships with the package, any other
+is computed once and kept in the user's cache folder.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from shardmill import storage
+from shardmill.errors import ShardmillError
+from shardmill.tokens import gigatoken
+from shardmill.tokens.gigatoken import Gigatoken
+from shardmill.tokens.reference import Reference
+from shardmill.tokens.tokenizer import Tokenizer
+
+TABLE_FORMAT = 1
+SHIPPED = "guard.json"
+# Above this share of code points the engines differ in more than their version of Unicode.
+_MAX_SHARE = 0.02
+
+# Contexts in which a letter, number, mark, symbol, space or case of its own shows in the tokens.
+_BEFORE = ("", " ", "  ", "1", "!", "\n", "'", "A")
+_AFTER = ("", "'s", "'S", "a", "A", "1", "!", "\n\n", "  a", "/")
+_CONTEXTS = tuple(dict.fromkeys([*((before, "'s") for before in _BEFORE), *((before, "  a") for before in _BEFORE), *(("", after) for after in _AFTER)]))
+_CHUNK = 256
+# Planes 4 to 13 are unassigned and 15 and 16 private in every version: one code point in 61 stands for its chunk.
+_DENSE_END = 0x40000
+_SPARSE_STEP = 61
+
+
+class Guard:
+    """Finds the characters of a table in UTF-8 text."""
+
+    def __init__(self, code_points: frozenset[int]) -> None:
+        self.code_points = code_points
+        by_lead: dict[int, list[bytes]] = {}
+        for point in sorted(code_points):
+            encoded = chr(point).encode()
+            by_lead.setdefault(encoded[0], []).append(encoded)
+        # Most text has none of the lead bytes at all, and looking for one byte runs at memory speed.
+        self._by_lead = [(bytes([lead]), re.compile(_any_of(encoded))) for lead, encoded in by_lead.items()]
+
+    def find(self, text: bytes) -> list[int]:
+        """Where the characters of the table begin in text."""
+        found = [match.start() for lead, pattern in self._by_lead if lead in text for match in pattern.finditer(text)]
+        return sorted(found)
+
+
+def load_guard(tokenizer: Tokenizer, reference: Reference, cache: Path) -> Guard:
+    """The guard for this tokenizer and the installed versions: shipped, cached, or computed now."""
+    key = table_key(tokenizer, reference)
+    shipped = json.loads((resources.files("shardmill.tokens") / SHIPPED).read_text())
+    if key in shipped["tables"]:
+        return Guard(_from_ranges(shipped["tables"][key]))
+    file = cache / f"guard-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+    cached = _read_cached(file, key)
+    if cached is None:
+        cached = find_disagreements(Gigatoken(tokenizer), reference)
+        content = {"format": TABLE_FORMAT, "key": key, "ranges": to_ranges(cached)}
+        try:
+            storage.make_folder(cache)
+            storage.write_whole(file, json.dumps(content, sort_keys=True).encode() + b"\n")
+        except ShardmillError:
+            pass  # a cache that cannot be written costs time, never the job
+    if len(cached) > _MAX_SHARE * 0x110000:
+        raise ShardmillError(f"the fast engine differs from {reference.version} on {len(cached):,} code points")
+    return Guard(cached)
+
+
+def is_ready(tokenizer: Tokenizer, reference: Reference, cache: Path) -> bool:
+    """Whether load_guard answers at once."""
+    key = table_key(tokenizer, reference)
+    shipped = json.loads((resources.files("shardmill.tokens") / SHIPPED).read_text())
+    return key in shipped["tables"] or _read_cached(cache / f"guard-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json", key) is not None
+
+
+def table_key(tokenizer: Tokenizer, reference: Reference) -> str:
+    return f"{gigatoken.version()} / {reference.version} / {tokenizer.digest}"
+
+
+def find_disagreements(fast: Gigatoken, reference: Reference) -> frozenset[int]:
+    """Try every code point in every context on both engines. Seconds for tiktoken, a minute for tokenizers."""
+    chunks = list(_chunks())
+    texts = [" ".join(map(_in_contexts, chunk)).encode() for chunk in chunks]
+    with ThreadPoolExecutor(2) as pool:
+        differ = pool.map(lambda text: not np.array_equal(fast.encode([text])[0], reference.encode(text)), texts)
+        suspects = [point for chunk, wrong in zip(chunks, differ, strict=True) if wrong for point in range(chunk[0], chunk[-1] + 1)]
+    return frozenset(point for point in suspects if not 0xD800 <= point < 0xE000 and not _agree(fast, reference, point))
+
+
+def to_ranges(points: frozenset[int]) -> list[list[int]]:
+    ranges: list[list[int]] = []
+    for point in sorted(points):
+        if ranges and ranges[-1][1] == point - 1:
+            ranges[-1][1] = point
+        else:
+            ranges.append([point, point])
+    return ranges
+
+
+def _chunks() -> Iterator[list[int]]:
+    """Neighbouring code points, tried together: all of them where characters are assigned, a few where none are."""
+    for start in range(0, 0x110000, _CHUNK):
+        if start >= _DENSE_END and start >> 12 != 0xE0:
+            points = list(range(start, start + _CHUNK, _SPARSE_STEP))
+        else:
+            points = [point for point in range(start, start + _CHUNK) if not 0xD800 <= point < 0xE000]
+        if points:
+            yield points
+
+
+def _in_contexts(point: int) -> str:
+    # " q" on both sides keeps the contexts apart: text can be cut exactly before it.
+    return " q".join(f"{before}{chr(point)}{after}" for before, after in _CONTEXTS) + " q"
+
+
+def _agree(fast: Gigatoken, reference: Reference, point: int) -> bool:
+    text = _in_contexts(point).encode()
+    return bool(np.array_equal(fast.encode([text])[0], reference.encode(text)))
+
+
+def _from_ranges(ranges: list[list[int]]) -> frozenset[int]:
+    return frozenset(point for first, last in ranges for point in range(first, last + 1))
+
+
+def _read_cached(file: Path, key: str) -> frozenset[int] | None:
+    try:
+        content = json.loads(file.read_bytes())
+        if content["format"] == TABLE_FORMAT and content["key"] == key:
+            return _from_ranges(content["ranges"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def _any_of(encoded: list[bytes]) -> bytes:
+    """A pattern for any of these characters, grouped by all but their last byte."""
+    by_prefix: dict[bytes, list[int]] = {}
+    for char in encoded:
+        by_prefix.setdefault(char[:-1], []).append(char[-1])
+    return b"|".join(re.escape(prefix) + b"[" + b"".join(b"\\x%02x" % last for last in lasts) + b"]" for prefix, lasts in by_prefix.items())
