@@ -99,6 +99,8 @@ class Cuts:
         """Whether at, just after a newline, is exact by the line rule."""
         if self.family == "unknown" or at < 2 or at >= len(data) or data[at] == 0x2F:
             return False
+        if data[at - 2] in _PLAIN and data[at] in _PLAIN:
+            return True
         return _not_whitespace_before(data, at - 1) and _not_whitespace_at(data, at)
 
     def _exact(self, data: bytes, start: int, end: int) -> npt.NDArray[np.int64]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 MIB = 1 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 # A limit at or above this is how cgroup v1 writes "none".
 _NO_LIMIT = 1 << 60
 
@@ -29,12 +30,11 @@ def memory() -> int:
 
 
 def rss() -> int:
-    """Resident bytes of this process now; 0 where the system does not tell."""
-    try:
-        with open("/proc/self/statm", "rb") as f:
-            return int(f.read().split()[1]) * _page_size()
-    except OSError:
+    """Resident bytes of this process now; its peak where the system tells no more."""
+    statm = _statm()
+    if statm is None:
         return _peak_rss_by_rusage()
+    return int(os.pread(statm, 64, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_rss() -> int:
@@ -55,6 +55,18 @@ def available_memory() -> int:
     return _physical_memory()
 
 
+def keep_freed_memory() -> None:
+    """Have the C allocator reuse freed blocks instead of giving each back and faulting it in again: 5 % of the time.
+
+    give_back_freed_memory() still does what it says.
+    """
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
+            mallopt(_M_TRIM_THRESHOLD, 32 * MIB)
+
+
 def give_back_freed_memory() -> None:
     """Ask the C allocator to return what it holds but does not use; a no-op where it cannot."""
     trim = _malloc_trim()
@@ -73,8 +85,12 @@ def _malloc_trim() -> "ctypes._NamedFuncPointer | None":
 
 
 @lru_cache(maxsize=1)
-def _page_size() -> int:
-    return os.sysconf("SC_PAGE_SIZE")
+def _statm() -> int | None:
+    """An open descriptor: this is read before every block."""
+    try:
+        return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    except (OSError, AttributeError):  # not Linux
+        return None
 
 
 def _physical_memory() -> int:

@@ -1,8 +1,10 @@
 """The mill itself: text files in, token files out.
 
     prepare      decide everything (_plan), run the line (_run), name the files, write the manifest last
-    _Line        hands out Blocks in order, takes the results in any order, writes them in order
-    _work        what each worker does: take a Block, mill it, hand it in
+    _run         starts the threads and writes what they bring
+    _read        one thread: files → Blocks
+    _work        the others: take a Block, mill it, hand it in
+    _Line        between them: Blocks out in order, results back in order
     mill_block   one Block of text → its tokens, each on its side
 
 Workers are threads: reading, checking, encoding and writing all release the GIL.
@@ -10,8 +12,9 @@ Workers are threads: reading, checking, encoding and writing all release the GIL
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,10 @@ import numpy.typing as npt
 from shardmill import budget, machine, manifest, plan, split, storage
 from shardmill.budget import Budget, Footprint
 from shardmill.documents import text, utf8
-from shardmill.documents.text import Part, Pieces, TextRules
+from shardmill.documents.text import Part, Passages, Pieces, TextRules
 from shardmill.errors import OutputError, UsageError
 from shardmill.formats import raw
-from shardmill.formats.raw import RawWriter, SplitName
+from shardmill.formats.raw import RawWriter
 from shardmill.manifest import Counts, Manifest
 from shardmill.plan import Block
 from shardmill.sources import InputFile, find_inputs
@@ -95,6 +98,16 @@ class Milled:
     checked_bytes: int
 
 
+@dataclass(kw_only=True, slots=True)
+class Done:
+    """What has been written so far."""
+
+    counts: Counts = field(default_factory=Counts)
+    tokens: int = 0
+    checked_bytes: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+
 def prepare(spec: Spec, *, limits: Limits | None = None, on_progress: Callable[[Progress], None] | None = None, overwrite: bool = False) -> Result:
     """Mill the inputs of spec into its output folder. Never prints; raises ShardmillError with a message for the user."""
     started = time.perf_counter()
@@ -106,6 +119,7 @@ def prepare(spec: Spec, *, limits: Limits | None = None, on_progress: Callable[[
     complete = _check_output(output, asked, files, overwrite=overwrite)
     if complete is not None:
         return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
+    machine.keep_freed_memory()
     job = _plan(spec, files, tokenizer, limits)
     storage.make_folder(output)
     storage.check_writable(output)
@@ -116,13 +130,13 @@ def prepare(spec: Spec, *, limits: Limits | None = None, on_progress: Callable[[
 
     writer = RawWriter(output, job.dtype, drop_behind=job.big)
     try:
-        line = _run(job, writer, on_progress)
+        done = _run(job, writer, on_progress)
         shards = writer.finish()
     except BaseException:
         writer.abandon()
         raise
-    made = Manifest(job=asked, dtype=job.dtype.name, eot_id=job.eot_id, eot_side=job.eot_side, counts=line.counts, files=tuple(shards))
-    run = _run_report(job, line, time.perf_counter() - started)
+    made = Manifest(job=asked, dtype=job.dtype.name, eot_id=job.eot_id, eot_side=job.eot_side, counts=done.counts, files=tuple(shards))
+    run = _run_report(job, done, time.perf_counter() - started)
     storage.write_whole(output / manifest.RUN_NAME, manifest.dump(run))
     manifest.write(output, made)
     return Result(output=output, manifest=made, run=run, notes=_notes(job, made))
@@ -151,7 +165,7 @@ def _plan(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, limits
         cuts=tokenizer.cuts,
         key=(lambda head, _: split.content_key(head, spec.seed)) if spec.split == "hash" else (lambda _, offset: offset),
         separator=separator,
-        passage_bytes=spec.passage_bytes if spec.val_fraction else None,
+        passage_bytes=split.passage_bytes(spec.passage_bytes, total) if spec.val_fraction else None,
         border=split.border(spec.split, spec.val_fraction, total) if spec.val_fraction else None,
         max_run_bytes=spec.max_run_bytes,
         block_bytes=min(keep.block_bytes, spec.max_run_bytes),
@@ -196,31 +210,42 @@ def _choose_splitter(spec: Spec, files: tuple[InputFile, ...], rules: TextRules)
         for block in plan.blocks(files, rules):
             for part in block.parts:
                 keys += text.keys_of(part, bases[part.file], rules)
+                if part.starts:  # no need to find them again
+                    rules.known[part.file, part.offset] = Passages(starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced)
             if len(keys) >= split.enough(spec.val_fraction):
                 return split.by_threshold(spec.val_fraction)
     return split.by_lowest(keys, spec.val_fraction)
 
 
-def _run(job: Job, writer: RawWriter, on_progress: Callable[[Progress], None] | None) -> "_Line":
-    """Start the workers, report while they work, and pass on the first error any of them met."""
-    line = _Line(job, writer)
-    workers = [threading.Thread(target=_work, args=(job, line), name=f"shardmill-{n}", daemon=True) for n in range(job.budget.workers)]
-    for worker in workers:
-        worker.start()
+def _run(job: Job, writer: RawWriter, on_progress: Callable[[Progress], None] | None) -> Done:
+    """Start the reader and the workers and write what they bring, in order; pass on the first error any of them met."""
+    line = _Line(job)
+    threads = [threading.Thread(target=_read, args=(job, line), name="shardmill-reader", daemon=True)]
+    threads += [threading.Thread(target=_work, args=(job, line), name=f"shardmill-worker-{n}", daemon=True) for n in range(job.budget.workers)]
+    for thread in threads:
+        thread.start()
+    done = Done()
+    val = False
     try:
-        while any(worker.is_alive() for worker in workers):
-            workers[0].join(_PROGRESS_SECONDS) if workers[0].is_alive() else time.sleep(_PROGRESS_SECONDS / 10)
-            if on_progress is not None:
-                on_progress(line.progress())
+        for milled in line.results(lambda: on_progress and on_progress(_progress(job, done))):
+            for side, tokens in milled.runs:
+                val = val if side is None else side
+                writer.append("val" if val else "train", tokens)
+                done.tokens += len(tokens)
+            done.counts += milled.counts
+            done.checked_bytes += milled.checked_bytes
     finally:
         line.stop()
-        for worker in workers:
-            worker.join()
-    if line.error is not None:
-        raise line.error
-    if on_progress is not None:
-        on_progress(line.progress())
-    return line
+        for thread in threads:
+            thread.join()
+    return done
+
+
+def _read(job: Job, line: "_Line") -> None:
+    try:
+        line.fill(plan.blocks(job.files, job.rules, drop_behind=job.big))
+    except BaseException as e:  # the thread's boundary: the job stops, and the caller hears of it
+        line.stop(e)
 
 
 def _work(job: Job, line: "_Line") -> None:
@@ -230,80 +255,81 @@ def _work(job: Job, line: "_Line") -> None:
             if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and budget.over(job.budget):
                 encoder.renew()
                 machine.give_back_freed_memory()
-                line.renewals += 1
             line.hand_in(mill_block(job, encoder, block))
-    except BaseException as e:  # the worker boundary: whatever it is, the job stops and the caller hears of it
+    except BaseException as e:  # as above
         line.stop(e)
 
 
 class _Line:
-    """Blocks out in order, results in as they come, written in order. What is in flight is bounded."""
+    """Blocks go out in order, results come in as they are ready and leave in order. What is in flight is bounded."""
 
-    def __init__(self, job: Job, writer: RawWriter) -> None:
-        self.counts = Counts()
-        self.tokens = 0
-        self.checked_bytes = 0
-        self.renewals = 0
-        self.error: BaseException | None = None
-        self._job = job
-        self._writer = writer
-        self._blocks: Iterator[Block] = plan.blocks(job.files, job.rules, drop_behind=job.big)
-        self._reading = threading.Lock()
+    def __init__(self, job: Job) -> None:
+        self._at_work = job.budget.workers
         self._changed = threading.Condition()
-        self._waiting: dict[int, Milled] = {}
-        self._taken = 0
-        self._written = 0
-        self._val = False
-        self._someone_writes = False
+        self._blocks: deque[Block | None] = deque()
+        self._ready: dict[int, Milled] = {}
+        self._room = job.budget.in_flight
+        self._error: BaseException | None = None
         self._stopped = False
-        self._started = time.perf_counter()
+
+    def fill(self, blocks: Iterator[Block]) -> None:
+        """For the reader: put in Blocks as long as there are any, waiting while too much is in flight."""
+        for block in blocks:
+            with self._changed:
+                self._changed.wait_for(lambda: self._room or self._stopped)
+                if self._stopped:
+                    return
+                self._room -= 1
+                self._blocks.append(block)
+                self._changed.notify_all()
+        with self._changed:
+            self._blocks.append(None)
+            self._changed.notify_all()
 
     def take(self) -> Block | None:
-        """The next Block, or None when there is no more; waits while too much is in flight."""
+        """For a worker: the next Block, or None when there will be no more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._taken - self._written < self._job.budget.in_flight)
-            if self._stopped:
+            self._changed.wait_for(lambda: self._blocks or self._stopped)
+            if self._stopped or self._blocks[0] is None:
+                self._at_work -= 1
+                self._changed.notify_all()
                 return None
-            self._taken += 1
-        with self._reading:
-            return next(self._blocks, None)
+            return self._blocks.popleft()
 
     def hand_in(self, milled: Milled) -> None:
-        """Keep a result until its turn; whoever brings the one that is due writes all that are ready."""
         with self._changed:
-            self._waiting[milled.index] = milled
-            if self._someone_writes:
-                return
-            self._someone_writes = True
+            self._ready[milled.index] = milled
+            self._changed.notify_all()
+
+    def results(self, idle: Callable[[], object]) -> Iterator[Milled]:
+        """For the writer: the results in order, until there are no more; calls idle() now and then. Raises what stopped the line."""
+        due = 0
         while True:
             with self._changed:
-                due = self._waiting.pop(self._written, None)
-                if due is None:
-                    self._someone_writes = False
-                    return
-            self._write(due)
-            with self._changed:
-                self._written += 1
-                self._changed.notify_all()
+                self._changed.wait_for(lambda: due in self._ready or self._stopped or not self._at_work, _PROGRESS_SECONDS)
+                if self._error is not None:
+                    raise self._error
+                milled = self._ready.pop(due, None)
+                finished = milled is None and not self._at_work
+            idle()
+            if finished:
+                return
+            if milled is not None:
+                yield milled
+                due += 1
+                with self._changed:
+                    self._room += 1
+                    self._changed.notify_all()
 
     def stop(self, error: BaseException | None = None) -> None:
         with self._changed:
             self._stopped = True
-            self.error = self.error or error
+            self._error = self._error or error
             self._changed.notify_all()
 
-    def progress(self) -> Progress:
-        return Progress(input_bytes=self.counts.input_bytes, total_bytes=self._job.total_bytes, tokens=self.tokens, memory=machine.rss(), seconds=time.perf_counter() - self._started)
 
-    def _write(self, milled: Milled) -> None:
-        for val, tokens in milled.runs:
-            if val is not None:
-                self._val = val
-            name: SplitName = "val" if self._val else "train"
-            self._writer.append(name, tokens)
-            self.tokens += len(tokens)
-        self.counts += milled.counts
-        self.checked_bytes += milled.checked_bytes
+def _progress(job: Job, done: Done) -> Progress:
+    return Progress(input_bytes=done.counts.input_bytes, total_bytes=job.total_bytes, tokens=done.tokens, memory=machine.rss(), seconds=time.perf_counter() - done.started)
 
 
 def mill_block(job: Job, encoder: Encoder, block: Block) -> Milled:
@@ -417,17 +443,16 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _run_report(job: Job, line: _Line, seconds: float) -> dict[str, Any]:
+def _run_report(job: Job, done: Done, seconds: float) -> dict[str, Any]:
     return {
         "seconds": round(seconds, 3),
         "bytes_per_second": round(job.total_bytes / seconds),
         "engine": job.engines.name,
         "reference": job.engines.reference.version,
-        "checked_bytes": line.checked_bytes,
-        "checked_share": round(line.checked_bytes / max(1, job.total_bytes), 6),
+        "checked_bytes": done.checked_bytes,
+        "checked_share": round(done.checked_bytes / max(1, job.total_bytes), 6),
         "workers": job.budget.workers,
         "block_bytes": job.rules.block_bytes,
         "max_memory": job.budget.max_memory,
         "peak_memory": machine.peak_rss(),
-        "engine_renewals": line.renewals,
     }

@@ -33,7 +33,7 @@ def blocks(files: Sequence[InputFile], rules: TextRules, *, drop_behind: bool = 
     for number, (file, base) in enumerate(zip(files, file_bases(files), strict=True)):
         end = 0
         for part in _parts_of(number, file, base, rules_for(files, file, rules), drop_behind=drop_behind):
-            if parts and (size + len(part.data) > rules.block_bytes or len(parts) == _MAX_PARTS):
+            if parts and (size + len(part.data) > (rules.block_bytes if index else text.FIRST_PART_BYTES) or len(parts) == _MAX_PARTS):
                 yield Block(index=index, parts=tuple(parts), input_bytes=done, empty_files=empty, byte_order_marks=marks)
                 parts, size, empty, marks, done, index = [], 0, 0, 0, 0, index + 1
             marks += end == 0 and part.offset > 0

@@ -17,9 +17,9 @@ Engine = Literal["auto", "gigatoken", "reference"]
 # Text without a single place to cut is cut by force after this many bytes. One pretoken of 8 MB costs
 # the reference tokenizer 365 MiB, so there must be a maximum; 1 MiB costs it 48 MiB.
 MAX_RUN_BYTES = 1 << 20
-# Running text goes to train or val in passages of at least this size: long enough for several contexts
-# of 1,024 tokens, short enough that half a percent of a small file is still a few of them.
-PASSAGE_BYTES = 32 << 10
+# Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
+# smaller ones, down to 4 KiB, so that a tenth of a small file is still many of them.
+PASSAGE_BYTES = 64 << 10
 # A file that is one document is judged as a whole up to here, and by passages beyond.
 WHOLE_FILE_BYTES = 1 << 20
 
@@ -57,8 +57,8 @@ class Spec:
             value = getattr(self, field)
             if value not in allowed:
                 raise UsageError(f"{field} {value!r} is not known; choose one of {', '.join(allowed)}")
-        if self.max_run_bytes < 16 or self.passage_bytes < 1:
-            raise UsageError("max_run_bytes must be at least 16 and passage_bytes at least 1")
+        if not 1 <= self.passage_bytes <= self.max_run_bytes // 2:
+            raise UsageError(f"passage_bytes {self.passage_bytes:,} must be at least 1 and at most half of max_run_bytes, {self.max_run_bytes:,}")
 
     def choices(self) -> dict[str, Any]:
         """The Spec without its places, as it stands in the manifest."""

@@ -11,6 +11,7 @@ from shardmill.spec import Split
 # With fewer expected than this, chance would decide too much: 40 ± 6 is still near what was asked for.
 FEW = 40
 _ALL = 1 << 64
+_SMALLEST_PASSAGE = 4 << 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +39,11 @@ def border(mode: Split, val_fraction: float, total_bytes: int) -> int | None:
             return total_bytes - round(total_bytes * val_fraction)
         case _:
             return None
+
+
+def passage_bytes(largest: int, total_bytes: int) -> int:
+    """How long passages of running text are: at least 2,048 of them in an input that allows it."""
+    return min(largest, max(_SMALLEST_PASSAGE, total_bytes // 2048))
 
 
 def enough(val_fraction: float) -> float:

@@ -7,21 +7,33 @@ cut by force, at that distance from the last exact cut: a place that the content
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import xxhash
+from xxhash import xxh3_64_intdigest
 
 from shardmill.cuts import CONTEXT_BYTES, Cuts
 from shardmill.errors import InputError
 from shardmill.storage import InputReader, show
 
 BOM = b"\xef\xbb\xbf"
+# All of the first Part is checked against the reference tokenizer, which is slow: it is kept small.
+FIRST_PART_BYTES = 64 << 10
 # A document goes to train or val by a hash of its beginning, a passage by a hash of less: it is smaller.
 DOCUMENT_HEAD = 64 << 10
 PASSAGE_HEAD = 4 << 10
 
 Key = Callable[[bytes, int], int]
 """The beginning of a document or passage, and its byte offset in the whole job → what decides its split."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passages:
+    """The passages in a stretch of text: where each begins, what decides its split, and where the last ends."""
+
+    starts: tuple[int, ...]
+    keys: tuple[int, ...]
+    end: int
+    forced: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +49,8 @@ class TextRules:
     """A byte offset in the whole job where a passage must begin, as near as the text allows."""
     max_run_bytes: int
     block_bytes: int
+    known: dict[tuple[int, int], Passages] = field(default_factory=dict)
+    """Passages that a first pass found already, by file and offset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +186,7 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
 def _read_documents(file: int, reader: InputReader, base: int, start: int, rules: TextRules) -> Iterator[Part]:
     at, continues = start, False
     while at < reader.size:
-        data, document_ends, forced = _next_stretch(reader, at, rules)
+        data, document_ends, forced = _next_stretch(reader, at, rules, _block_bytes(file, at, start, rules))
         keys: tuple[int, ...] = ()
         if not document_ends and not continues:
             head = reader.read(at, DOCUMENT_HEAD + len(rules.separator or b""))
@@ -185,11 +199,11 @@ def _read_documents(file: int, reader: InputReader, base: int, start: int, rules
         reader.done_until(at)
 
 
-def _next_stretch(reader: InputReader, at: int, rules: TextRules) -> tuple[bytes, bool, bool]:
+def _next_stretch(reader: InputReader, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, bool, bool]:
     """The next bytes of the file up to a document's end or an exact cut; whether a document ends there; whether by force."""
     separator = rules.separator
     margin = CONTEXT_BYTES + len(separator or b"")
-    for limit in _growing(rules.block_bytes, rules.max_run_bytes):
+    for limit in _growing(block_bytes, rules.max_run_bytes):
         data = reader.read(at, limit + margin)
         if at + len(data) == reader.size and len(data) <= limit:
             return data, True, False
@@ -206,32 +220,39 @@ def _next_stretch(reader: InputReader, at: int, rules: TextRules) -> tuple[bytes
 def _read_passages(file: int, reader: InputReader, base: int, start: int, rules: TextRules) -> Iterator[Part]:
     at = start
     while at < reader.size:
-        for limit in _growing(rules.block_bytes, rules.max_run_bytes):
-            data = reader.read(at, limit + CONTEXT_BYTES)
-            at_end = at + len(data) == reader.size
-            starts, end, forced = _passages(data, base + at, rules, at_end=at_end)
-            if starts:
-                break
-        keys = tuple(rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + at + a) for a, b in zip(starts, [*starts[1:], end], strict=True))
-        at_end = at + end == reader.size
-        yield Part(file=file, offset=at, data=data[:end], starts=tuple(starts), keys=keys, continues=at > start, open=not at_end, forced=forced)
-        at += end
+        known = rules.known.pop((file, at), None)
+        data, known = (reader.read(at, known.end), known) if known else _find_passages(file, reader, base, at, rules, _block_bytes(file, at, start, rules))
+        yield Part(
+            file=file,
+            offset=at,
+            data=data[: known.end],
+            starts=known.starts,
+            keys=known.keys,
+            continues=at > start,
+            open=at + known.end < reader.size,
+            forced=known.forced,
+        )
+        at += known.end
         reader.done_until(at)
 
 
-def _passages(data: bytes, offset: int, rules: TextRules, *, at_end: bool) -> tuple[list[int], int, bool]:
-    """The passages that surely begin and end in data: their starts, the end of the last, and whether it was forced."""
-    starts: list[int] = []
-    at = 0
-    while at < len(data):
-        border, forced = _next_border(data, at, offset, rules, at_end=at_end)
-        if border is None:
+def _find_passages(file: int, reader: InputReader, base: int, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, Passages]:
+    """The next bytes of the file, and the passages that surely begin and end in them."""
+    for limit in _growing(block_bytes, rules.max_run_bytes):
+        data = reader.read(at, limit + CONTEXT_BYTES)
+        at_end = at + len(data) == reader.size
+        starts: list[int] = []
+        end, forced = 0, False
+        while end < len(data) and not forced:
+            border, forced = _next_border(data, end, base + at, rules, at_end=at_end)
+            if border is None:
+                break
+            starts.append(end)
+            end = border
+        if starts:
             break
-        starts.append(at)
-        at = border
-        if forced:
-            return starts, at, True
-    return starts, at, False
+    keys = [rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + at + a) for a, b in zip(starts, [*starts[1:], end], strict=True)]
+    return data, Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=forced)
 
 
 def _next_border(data: bytes, at: int, offset: int, rules: TextRules, *, at_end: bool) -> tuple[int | None, bool]:
@@ -243,7 +264,7 @@ def _next_border(data: bytes, at: int, offset: int, rules: TextRules, *, at_end:
     assert rules.passage_bytes is not None
     visible = len(data) if at_end else len(data) - CONTEXT_BYTES
     goal = at + rules.passage_bytes
-    line_until = goal + rules.passage_bytes // 4
+    line_until = goal + rules.passage_bytes // 16
     if rules.border is not None and offset + at < rules.border <= offset + line_until:
         goal = line_until = rules.border - offset
     if goal >= len(data):
@@ -251,8 +272,8 @@ def _next_border(data: bytes, at: int, offset: int, rules: TextRules, *, at_end:
     if line_until > visible and not at_end:
         return None, False
     after = goal
-    while (after := data.find(b"\n", after, line_until) + 1) > 0:
-        if rules.cuts.is_line_cut(data, after) and xxhash.xxh3_64_intdigest(data[after - 16 : after]) & 3 == 0:
+    while after := data.find(b"\n", after, line_until) + 1:
+        if after < len(data) and data[after] > 0x20 < data[after - 2] and xxh3_64_intdigest(data[after - 16 : after]) & 1 and rules.cuts.is_line_cut(data, after):
             return after, False
     last = at + rules.max_run_bytes
     for window in range(line_until, last, 4 << 10):
@@ -265,6 +286,10 @@ def _next_border(data: bytes, at: int, offset: int, rules: TextRules, *, at_end:
         if until >= len(data):
             return len(data), False
     return _character_boundary(data, last), True
+
+
+def _block_bytes(file: int, at: int, start: int, rules: TextRules) -> int:
+    return min(rules.block_bytes, FIRST_PART_BYTES) if file == 0 and at == start else rules.block_bytes
 
 
 def _growing(first: int, last: int) -> Iterator[int]:

@@ -9,7 +9,7 @@ is computed once and kept in the user's cache folder.
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -33,6 +33,8 @@ _BEFORE = ("", " ", "  ", "1", "!", "\n", "'", "A")
 _AFTER = ("", "'s", "'S", "a", "A", "1", "!", "\n\n", "  a", "/")
 _CONTEXTS = tuple(dict.fromkeys([*((before, "'s") for before in _BEFORE), *((before, "  a") for before in _BEFORE), *(("", after) for after in _AFTER)]))
 _CHUNK = 256
+# More lead bytes than this in a text, and one pass of a pattern is faster than looking at each.
+_FEW = 500
 # Planes 4 to 13 are unassigned and 15 and 16 private in every version: one code point in 61 stands for its chunk.
 _DENSE_END = 0x40000
 _SPARSE_STEP = 61
@@ -43,16 +45,25 @@ class Guard:
 
     def __init__(self, code_points: frozenset[int]) -> None:
         self.code_points = code_points
-        by_lead: dict[int, list[bytes]] = {}
-        for point in sorted(code_points):
-            encoded = chr(point).encode()
-            by_lead.setdefault(encoded[0], []).append(encoded)
-        # Most text has none of the lead bytes at all, and looking for one byte runs at memory speed.
-        self._by_lead = [(bytes([lead]), re.compile(_any_of(encoded))) for lead, encoded in by_lead.items()]
+        self._characters = frozenset(chr(point).encode() for point in code_points)
+        self._leads = sorted({character[0] for character in self._characters})
+        self._pattern = re.compile(b"|".join(map(_any_of, _grouped(self._characters))) or b"(?!)")
 
     def find(self, text: bytes) -> list[int]:
         """Where the characters of the table begin in text."""
-        found = [match.start() for lead, pattern in self._by_lead if lead in text for match in pattern.finditer(text)]
+        found: list[int] = []
+        for lead in self._leads:
+            # Most text has few of the lead bytes, and looking for one byte runs at memory speed.
+            size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+            at = text.find(lead)
+            for _ in range(_FEW):
+                if at < 0:
+                    break
+                if text[at : at + size] in self._characters:
+                    found.append(at)
+                at = text.find(lead, at + 1)
+            else:
+                return [match.start() for match in self._pattern.finditer(text)]
         return sorted(found)
 
 
@@ -143,9 +154,13 @@ def _read_cached(file: Path, key: str) -> frozenset[int] | None:
     return None
 
 
-def _any_of(encoded: list[bytes]) -> bytes:
-    """A pattern for any of these characters, grouped by all but their last byte."""
-    by_prefix: dict[bytes, list[int]] = {}
-    for char in encoded:
-        by_prefix.setdefault(char[:-1], []).append(char[-1])
-    return b"|".join(re.escape(prefix) + b"[" + b"".join(b"\\x%02x" % last for last in lasts) + b"]" for prefix, lasts in by_prefix.items())
+def _grouped(characters: Iterable[bytes]) -> list[list[bytes]]:
+    """Characters that differ only in their last byte, together."""
+    by_prefix: dict[bytes, list[bytes]] = {}
+    for character in sorted(characters):
+        by_prefix.setdefault(character[:-1], []).append(character)
+    return list(by_prefix.values())
+
+
+def _any_of(characters: list[bytes]) -> bytes:
+    return re.escape(characters[0][:-1]) + b"[" + b"".join(b"\\x%02x" % character[-1] for character in characters) + b"]"

@@ -1,0 +1,51 @@
+# `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint types format bench slow guard lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.ready ## make the virtual environment and install shardmill in it
+
+demo: $(VENV)/.ready ## mill the bundled sample and check the result
+	@$(BIN)/python tools/demo.py
+
+test: check lint types ## everything: lint, types and all tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(VENV)/.ready
+
+lint: $(VENV)/.ready ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready ## mypy --strict
+	$(BIN)/mypy
+
+format: $(VENV)/.ready ## let ruff format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.ready ## measure speed and memory; BENCH_TEXT=file.txt for a text of your own
+	$(BIN)/python tools/bench.py $(BENCH_TEXT)
+
+slow: $(VENV)/.ready ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+guard: $(VENV)/.ready ## compute anew the table of code points on which the engines differ
+	$(BIN)/python tools/make_guard.py
+
+lock: $(VENV)/.ready ## write constraints.txt from what is installed
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^shardmill' > constraints.txt
+
+clean: ## remove what make made
+	rm -rf $(VENV) demo-data bench-results .mypy_cache .ruff_cache .pytest_cache .hypothesis
