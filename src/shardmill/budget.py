@@ -58,10 +58,25 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
         for size in _halved(block_bytes):
             reserve = footprint.reference + _SLACK + (2 * count) * _BYTES_PER_BLOCK_BYTE * size
             if footprint.base + reserve + count * (footprint.engine + _LEAST_CACHE) <= max_memory:
-                return Budget(max_memory=max_memory, workers=count, block_bytes=size, in_flight=2 * count, high_water=max_memory - reserve)
-    smallest = footprint.base + footprint.reference + _SLACK + 2 * _BYTES_PER_BLOCK_BYTE * min(block_bytes, _SMALLEST_BLOCK) + footprint.engine + _LEAST_CACHE
+                return Budget(
+                    max_memory=max_memory,
+                    workers=count,
+                    block_bytes=size,
+                    in_flight=2 * count,
+                    high_water=max_memory - reserve,
+                )
+    smallest = (
+        footprint.base
+        + footprint.reference
+        + _SLACK
+        + 2 * _BYTES_PER_BLOCK_BYTE * min(block_bytes, _SMALLEST_BLOCK)
+        + footprint.engine
+        + _LEAST_CACHE
+    )
     least = -(-smallest // MIB) + 4
-    raise UsageError(f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer on this machine; the smallest that works is {least}MiB, with one worker")
+    raise UsageError(
+        f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer on this machine; the smallest that works is {least}MiB, with one worker"
+    )
 
 
 def _halved(block_bytes: int) -> list[int]:

@@ -37,7 +37,10 @@ CONTEXT_BYTES = 1 << 10
 Flags = npt.NDArray[np.bool_]
 
 # Whitespace for any engine: the Unicode property White_Space, and what some engines add to it.
-_WHITESPACE = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u180e\u2028\u2029\u202f\u205f\u3000\u200b\ufeff" + "".join(map(chr, range(0x2000, 0x200B))))
+_WHITESPACE = frozenset(
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u180e\u2028\u2029\u202f\u205f\u3000\u200b\ufeff"
+    + "".join(map(chr, range(0x2000, 0x200B)))
+)
 _PLAIN = frozenset(range(0x21, 0x7F))  # bytes of visible ASCII
 _INVALID, _OTHER_LETTER, _LOWER, _UPPER, _MODIFIER, _NUMBER, _MARK, _SPACE, _SYMBOL, _UNSURE = range(10)
 _LETTERS = (_OTHER_LETTER, _LOWER, _UPPER, _MODIFIER)
@@ -210,7 +213,17 @@ def _kinds() -> npt.NDArray[np.uint8]:
     Engines ship different versions of Unicode. A kind is given only to characters that had it already
     in Unicode 3.2 and still have it, and to pictographs, which no version makes letters or numbers.
     """
-    names = {"Lo": _OTHER_LETTER, "Ll": _LOWER, "Lu": _UPPER, "Lt": _UPPER, "Lm": _MODIFIER, "N": _NUMBER, "M": _MARK, "P": _SYMBOL, "S": _SYMBOL}
+    names = {
+        "Lo": _OTHER_LETTER,
+        "Ll": _LOWER,
+        "Lu": _UPPER,
+        "Lt": _UPPER,
+        "Lm": _MODIFIER,
+        "N": _NUMBER,
+        "M": _MARK,
+        "P": _SYMBOL,
+        "S": _SYMBOL,
+    }
     old = unicodedata.ucd_3_2_0.category
     table = np.full(_TABLE_SIZE, _UNSURE, np.uint8)
     for point in range(_TABLE_SIZE):

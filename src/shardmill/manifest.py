@@ -50,7 +50,15 @@ class Manifest:
         return sum(file.tokens for file in self.files)
 
     def to_json(self) -> bytes:
-        return dump({"job": self.job, "dtype": self.dtype, "eot": {"id": self.eot_id, "side": self.eot_side}, "counts": asdict(self.counts), "files": [asdict(file) for file in self.files]})
+        return dump(
+            {
+                "job": self.job,
+                "dtype": self.dtype,
+                "eot": {"id": self.eot_id, "side": self.eot_side},
+                "counts": asdict(self.counts),
+                "files": [asdict(file) for file in self.files],
+            }
+        )
 
 
 def dump(content: dict[str, Any]) -> bytes:
@@ -71,7 +79,9 @@ def read(folder: Path) -> Manifest | None:
             raise ValueError("it is too large")
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
-            raise OutputError(f"{show(path)}: has format {content['format']!r}, and this version of shardmill knows format {FORMAT}; use the version that wrote it, or another folder")
+            raise OutputError(
+                f"{show(path)}: has format {content['format']!r}, and this version of shardmill knows format {FORMAT}; use the version that wrote it, or another folder"
+            )
         return Manifest(
             job=dict(content["job"]),
             dtype=str(content["dtype"]),
@@ -83,7 +93,9 @@ def read(folder: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise OutputError(f"{show(path)}: is not a manifest that shardmill wrote ({type(e).__name__}: {e}); choose another folder with -o") from e
+        raise OutputError(
+            f"{show(path)}: is not a manifest that shardmill wrote ({type(e).__name__}: {e}); choose another folder with -o"
+        ) from e
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> list[str]:

@@ -1,6 +1,6 @@
 """The mill itself: text files in, token files out.
 
-    prepare      decide everything (_plan), run the line (_run), name the files, write the manifest last
+    prepare      have everything decided (job.py), run the line, name the files, write the manifest last
     _run         starts the threads and writes what they bring
     _read        one thread: files → Blocks
     _work        the others: take a Block, mill it, hand it in
@@ -21,24 +21,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardmill import budget, machine, manifest, plan, split, storage
-from shardmill.budget import Budget, Footprint
+from shardmill import budget, machine, manifest, plan, storage
 from shardmill.documents import text, utf8
-from shardmill.documents.text import Part, Passages, Pieces, TextRules
+from shardmill.documents.text import Part, Pieces
 from shardmill.errors import OutputError, UsageError
+from shardmill.estimate import check_space, separator_hint
 from shardmill.formats import raw
 from shardmill.formats.raw import RawWriter
+from shardmill.job import Job, choose_splitter, describe, find, make_job
 from shardmill.manifest import Counts, Manifest
 from shardmill.plan import Block
-from shardmill.sources import InputFile, find_inputs
+from shardmill.sources import InputFile
 from shardmill.spec import Limits, Spec
 from shardmill.split import Splitter
 from shardmill.storage import show
 from shardmill.tokens.check import check_sample
-from shardmill.tokens.encoder import Encoder, Engines, choose_engines
-from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
+from shardmill.tokens.encoder import Encoder
 
-DtypeOf = np.dtype[np.unsignedinteger[npt.NBitBase]]
 Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
 
 # An encoder that has seen less than this is not worth renewing: the memory is elsewhere.
@@ -69,26 +68,6 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """A Spec with every question answered: what is read, how it is cut and split, what is written."""
-
-    spec: Spec
-    files: tuple[InputFile, ...]
-    bases: tuple[int, ...]
-    total_bytes: int
-    tokenizer: Tokenizer
-    engines: Engines
-    rules: TextRules
-    splitter: Splitter
-    dtype: DtypeOf
-    eot_id: int | None
-    eot_side: str
-    budget: Budget
-    big: bool
-    """Larger than the page cache should hold."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Milled:
     """The tokens of one Block in order, each run with its side; None: the side of the run before."""
 
@@ -108,120 +87,55 @@ class Done:
     started: float = field(default_factory=time.perf_counter)
 
 
-def prepare(spec: Spec, *, limits: Limits | None = None, on_progress: Callable[[Progress], None] | None = None, overwrite: bool = False) -> Result:
+def prepare(
+    spec: Spec,
+    *,
+    limits: Limits | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    overwrite: bool = False,
+) -> Result:
     """Mill the inputs of spec into its output folder. Never prints; raises ShardmillError with a message for the user."""
     started = time.perf_counter()
-    limits = limits or Limits()
-    output = Path(spec.output)
-    files = find_inputs(spec.inputs)
-    tokenizer = load(spec.tokenizer)
-    asked = describe(spec, files, tokenizer)
-    complete = _check_output(output, asked, files, overwrite=overwrite)
+    files, tokenizer = find(spec)
+    complete = _check_output(Path(spec.output), describe(spec, files, tokenizer), files, overwrite=overwrite)
     if complete is not None:
-        return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
-    machine.keep_freed_memory()
-    job = _plan(spec, files, tokenizer, limits)
-    storage.make_folder(output)
-    storage.check_writable(output)
-    check_space(job, output)
-    if overwrite:
-        for name in (manifest.NAME, manifest.RUN_NAME, *raw.FILES.values()):
-            storage.remove(output / name)
+        return Result(output=Path(spec.output), manifest=complete, run={}, notes=(), already_complete=True)
+    job = make_job(spec, files, tokenizer, limits or Limits())
+    _make_room(job, overwrite=overwrite)
+    warning = check_space(job)
 
-    writer = RawWriter(output, job.dtype, drop_behind=job.big)
+    writer = RawWriter(job.output, job.dtype, drop_behind=job.big)
     try:
         done = _run(job, writer, on_progress)
         shards = writer.finish()
     except BaseException:
         writer.abandon()
         raise
-    made = Manifest(job=asked, dtype=job.dtype.name, eot_id=job.eot_id, eot_side=job.eot_side, counts=done.counts, files=tuple(shards))
+    made = Manifest(
+        job=job.describe(),
+        dtype=job.dtype.name,
+        eot_id=job.eot_id,
+        eot_side=job.eot_side,
+        counts=done.counts,
+        files=tuple(shards),
+    )
     run = _run_report(job, done, time.perf_counter() - started)
-    storage.write_whole(output / manifest.RUN_NAME, manifest.dump(run))
-    manifest.write(output, made)
-    return Result(output=output, manifest=made, run=run, notes=_notes(job, made))
-
-
-def describe(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer) -> dict[str, Any]:
-    """All that decides the bytes of the result, as it stands in the manifest."""
-    return {
-        "choices": {**spec.choices(), "tokenizer": tokenizer.name},
-        "inputs": [{"path": file.path, "bytes": file.size} for file in files],
-        "tokenizer_sha256": tokenizer.digest,
-        "vocabulary_size": tokenizer.size,
-    }
-
-
-def _plan(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, limits: Limits) -> Job:
-    """Decide everything that the work itself must not decide."""
-    total = sum(file.size for file in files)
-    dtype = raw.choose_dtype(tokenizer, spec.dtype)
-    separator = text.escaped(spec.separator) if spec.separator is not None else None
-    side = spec.eot if spec.eot != "auto" else ("none" if len(files) == 1 and separator is None else raw.EOT_SIDE)
-    eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
-    engines = choose_engines(tokenizer, limits.engine, total, limits.cache_folder())
-    keep = _fit_budget(spec, engines, limits)
-    rules = TextRules(
-        cuts=tokenizer.cuts,
-        key=(lambda head, _: split.content_key(head, spec.seed)) if spec.split == "hash" else (lambda _, offset: offset),
-        separator=separator,
-        passage_bytes=split.passage_bytes(spec.passage_bytes, total) if spec.val_fraction else None,
-        border=split.border(spec.split, spec.val_fraction, total) if spec.val_fraction else None,
-        max_run_bytes=spec.max_run_bytes,
-        block_bytes=min(keep.block_bytes, spec.max_run_bytes),
+    storage.write_whole(job.output / manifest.RUN_NAME, manifest.dump(run))
+    manifest.write(job.output, made)
+    return Result(
+        output=job.output, manifest=made, run=run, notes=tuple(note for note in (warning, *_notes(job, made)) if note)
     )
-    return Job(
-        spec=spec,
-        files=files,
-        bases=tuple(plan.file_bases(files)),
-        total_bytes=total,
-        tokenizer=tokenizer,
-        engines=engines,
-        rules=rules,
-        splitter=_choose_splitter(spec, files, rules),
-        dtype=dtype,
-        eot_id=eot_id,
-        eot_side=side,
-        budget=keep,
-        big=storage.worth_dropping(total),
-    )
-
-
-def _fit_budget(spec: Spec, engines: Engines, limits: Limits) -> Budget:
-    """Measure what the libraries and one engine take here, and see what the budget allows beside them."""
-    reserve = budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes)
-    machine.give_back_freed_memory()
-    before = machine.rss()
-    first = Encoder(engines)
-    first.encode([b"warm"], suspicious=False)  # imports what is imported late
-    engine = max(0, machine.rss() - before) if engines.guard is not None else 0
-    del first
-    footprint = Footprint(base=before, engine=engine, reference=reserve)
-    return budget.fit(limits.resolved_memory(), limits.resolved_workers(), limits.block_bytes, footprint)
-
-
-def _choose_splitter(spec: Spec, files: tuple[InputFile, ...], rules: TextRules) -> Splitter:
-    """A threshold when there is enough to judge; for small inputs a first pass finds exactly the lowest hashes."""
-    if rules.border is not None:
-        return Splitter(mode=spec.split, limit=rules.border)
-    keys: list[int] = []
-    if spec.val_fraction:
-        bases = plan.file_bases(files)
-        for block in plan.blocks(files, rules):
-            for part in block.parts:
-                keys += text.keys_of(part, bases[part.file], rules)
-                if part.starts:  # no need to find them again
-                    rules.known[part.file, part.offset] = Passages(starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced)
-            if len(keys) >= split.enough(spec.val_fraction):
-                return split.by_threshold(spec.val_fraction)
-    return split.by_lowest(keys, spec.val_fraction)
 
 
 def _run(job: Job, writer: RawWriter, on_progress: Callable[[Progress], None] | None) -> Done:
     """Start the reader and the workers and write what they bring, in order; pass on the first error any of them met."""
+    splitter = choose_splitter(job)
     line = _Line(job)
     threads = [threading.Thread(target=_read, args=(job, line), name="shardmill-reader", daemon=True)]
-    threads += [threading.Thread(target=_work, args=(job, line), name=f"shardmill-worker-{n}", daemon=True) for n in range(job.budget.workers)]
+    threads += [
+        threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)
+        for n in range(job.budget.workers)
+    ]
     for thread in threads:
         thread.start()
     done = Done()
@@ -248,14 +162,14 @@ def _read(job: Job, line: "_Line") -> None:
         line.stop(e)
 
 
-def _work(job: Job, line: "_Line") -> None:
+def _work(job: Job, splitter: Splitter, line: "_Line") -> None:
     try:
         encoder = Encoder(job.engines)
         while (block := line.take()) is not None:
             if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and budget.over(job.budget):
                 encoder.renew()
                 machine.give_back_freed_memory()
-            line.hand_in(mill_block(job, encoder, block))
+            line.hand_in(mill_block(job, splitter, encoder, block))
     except BaseException as e:  # as above
         line.stop(e)
 
@@ -268,6 +182,7 @@ class _Line:
         self._changed = threading.Condition()
         self._blocks: deque[Block | None] = deque()
         self._ready: dict[int, Milled] = {}
+        self._due = 0
         self._room = job.budget.in_flight
         self._error: BaseException | None = None
         self._stopped = False
@@ -302,22 +217,26 @@ class _Line:
             self._changed.notify_all()
 
     def results(self, idle: Callable[[], object]) -> Iterator[Milled]:
-        """For the writer: the results in order, until there are no more; calls idle() now and then. Raises what stopped the line."""
-        due = 0
+        """For the writer: the results in order, until there are no more; calls idle() now and then.
+
+        Raises what stopped the line.
+        """
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: due in self._ready or self._stopped or not self._at_work, _PROGRESS_SECONDS)
+                self._changed.wait_for(
+                    lambda: self._due in self._ready or self._stopped or not self._at_work, _PROGRESS_SECONDS
+                )
                 if self._error is not None:
                     raise self._error
-                milled = self._ready.pop(due, None)
+                milled = self._ready.pop(self._due, None)
                 finished = milled is None and not self._at_work
             idle()
             if finished:
                 return
             if milled is not None:
                 yield milled
-                due += 1
                 with self._changed:
+                    self._due += 1
                     self._room += 1
                     self._changed.notify_all()
 
@@ -329,12 +248,23 @@ class _Line:
 
 
 def _progress(job: Job, done: Done) -> Progress:
-    return Progress(input_bytes=done.counts.input_bytes, total_bytes=job.total_bytes, tokens=done.tokens, memory=machine.rss(), seconds=time.perf_counter() - done.started)
+    return Progress(
+        input_bytes=done.counts.input_bytes,
+        total_bytes=job.total_bytes,
+        tokens=done.tokens,
+        memory=machine.rss(),
+        seconds=time.perf_counter() - done.started,
+    )
 
 
-def mill_block(job: Job, encoder: Encoder, block: Block) -> Milled:
+def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> Milled:
     """One Block of text → its tokens: check that it is UTF-8, encode it, put in the end-of-text tokens, part train from val."""
-    found = [text.pieces_of(part, job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), job.splitter.is_val) for part in block.parts]
+    found = [
+        text.pieces_of(
+            part, job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), splitter.is_val
+        )
+        for part in block.parts
+    ]
     replaced = 0
     for part, pieces in zip(block.parts, found, strict=True):
         if not utf8.is_valid(part.data):
@@ -345,8 +275,15 @@ def mill_block(job: Job, encoder: Encoder, block: Block) -> Milled:
     data = [piece for pieces in found for piece in pieces.data]
     suspicious = guard is not None and any(guard.find(part.data) for part in block.parts)
     ids, sizes = encoder.encode(data, suspicious=suspicious)
-    checked = check_sample(job.engines, block.index, data, ids, sizes, lambda number: _place(job, block.parts, found, number))
-    return Milled(index=block.index, runs=_runs(job, found, ids, sizes), counts=_count(block, found, replaced), checked_bytes=checked)
+    checked = check_sample(
+        job.engines, block.index, data, ids, sizes, lambda number: _place(job, block.parts, found, number)
+    )
+    return Milled(
+        index=block.index,
+        runs=_runs(job, found, ids, sizes),
+        counts=_count(block, found, replaced),
+        checked_bytes=checked,
+    )
 
 
 def _repair(pieces: Pieces) -> int:
@@ -358,9 +295,15 @@ def _repair(pieces: Pieces) -> int:
     return total
 
 
-def _runs(job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]) -> list[tuple[bool | None, Tokens]]:
+def _runs(
+    job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]
+) -> list[tuple[bool | None, Tokens]]:
     """The ids of a Block with their end-of-text tokens, as the file has them, cut where the side changes."""
-    marked = [flag for pieces in found for flag in (pieces.ends if job.eot_side == "after" else pieces.begins)] if job.eot_id is not None else []
+    marked = (
+        [flag for pieces in found for flag in (pieces.ends if job.eot_side == "after" else pieces.begins)]
+        if job.eot_id is not None
+        else []
+    )
     if any(marked):
         tokens, ends = _with_eot(job, ids, sizes, np.array(marked))
     else:
@@ -368,15 +311,22 @@ def _runs(job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt
     val = [side for pieces in found for side in pieces.val]
     turns = [i for i in range(1, len(val)) if val[i] is not val[i - 1]]
     borders = [int(ends[i - 1]) for i in turns]
-    return [(val[i], tokens[a:b]) for i, a, b in zip([0, *turns], [0, *borders], [*borders, len(tokens)], strict=True)] if val else []
+    return (
+        [(val[i], tokens[a:b]) for i, a, b in zip([0, *turns], [0, *borders], [*borders, len(tokens)], strict=True)]
+        if val
+        else []
+    )
 
 
-def _with_eot(job: Job, ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]) -> tuple[Tokens, npt.NDArray[np.int64]]:
+def _with_eot(
+    job: Job, ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]
+) -> tuple[Tokens, npt.NDArray[np.int64]]:
     ends = np.cumsum(sizes + marked)
     places = ends[marked] - 1 if job.eot_side == "after" else (ends - sizes - 1)[marked]
     tokens = np.empty(int(ends[-1]), job.dtype)
     is_text = np.ones(len(tokens), np.bool_)
     is_text[places] = False
+    assert job.eot_id is not None
     tokens[places] = job.eot_id
     tokens[is_text] = ids
     return tokens, ends
@@ -407,16 +357,16 @@ def _place(job: Job, parts: tuple[Part, ...], found: list[Pieces], number: int) 
     raise AssertionError("no such piece")
 
 
-def check_space(job: Job, output: Path) -> None:
-    """Refuse before the work begins when even the least the result can take does not fit."""
-
-
-def _check_output(output: Path, asked: dict[str, Any], files: tuple[InputFile, ...], *, overwrite: bool) -> Manifest | None:
+def _check_output(
+    output: Path, asked: dict[str, Any], files: tuple[InputFile, ...], *, overwrite: bool
+) -> Manifest | None:
     """The manifest if this very job is complete already; an error if something in the folder is in the way."""
     names = [output / name for name in raw.FILES.values()]
     for file in files:
         if any(path.exists() and path.samefile(file.path) for path in (*names, output / manifest.NAME)):
-            raise UsageError(f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o")
+            raise UsageError(
+                f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o"
+            )
     if overwrite:
         return None
     old = manifest.read(output) if output.is_dir() else None
@@ -424,29 +374,52 @@ def _check_output(output: Path, asked: dict[str, Any], files: tuple[InputFile, .
         changed = manifest.differences(old.job, asked)
         if not changed:
             return old
-        raise OutputError(f"{show(output)} holds the result of another job:\n  " + "\n  ".join(changed) + "\nPass --overwrite to replace it, or choose another folder with -o.")
+        raise OutputError(
+            f"{show(output)} holds the result of another job:\n  "
+            + "\n  ".join(changed)
+            + "\nPass --overwrite to replace it, or choose another folder with -o."
+        )
     for path in names:
         if path.exists():
-            raise OutputError(f"{show(path)}: exists, and shardmill did not make it; pass --overwrite to replace it, or choose another folder with -o")
+            raise OutputError(
+                f"{show(path)}: exists, and shardmill did not make it; pass --overwrite to replace it, or choose another folder with -o"
+            )
     return None
+
+
+def _make_room(job: Job, *, overwrite: bool) -> None:
+    """Make the folder, see that it takes files, and remove what is to be replaced: the manifest first (I3)."""
+    storage.make_folder(job.output)
+    storage.check_writable(job.output)
+    if overwrite:
+        for name in (manifest.NAME, manifest.RUN_NAME, *raw.FILES.values()):
+            storage.remove(job.output / name)
 
 
 def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
     """What the user should know about this result, in sentences."""
     notes = [job.engines.note] if job.engines.note else []
+    if (hint := separator_hint(job)) is not None:
+        notes.append(hint)
     if made.counts.forced_cuts:
-        notes.append(f"{made.counts.forced_cuts:,} cuts were forced in text without any safe place for {job.spec.max_run_bytes:,} bytes; the tokens there may differ from the reference's")
+        notes.append(
+            f"{made.counts.forced_cuts:,} cuts were forced in text without any safe place for {job.spec.max_run_bytes:,} bytes; the tokens there may differ from the reference's"
+        )
     if made.counts.replaced_characters:
-        notes.append(f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8")
+        notes.append(
+            f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
+        )
     if job.spec.val_fraction and not any(file.split == "val" for file in made.files):
         notes.append("there is no val.bin: the input is a single document or passage, and train got it")
     return tuple(notes)
 
 
 def _run_report(job: Job, done: Done, seconds: float) -> dict[str, Any]:
+    milling = time.perf_counter() - done.started
     return {
         "seconds": round(seconds, 3),
-        "bytes_per_second": round(job.total_bytes / seconds),
+        "milling_seconds": round(milling, 3),
+        "bytes_per_second": round(job.total_bytes / milling),
         "engine": job.engines.name,
         "reference": job.engines.reference.version,
         "checked_bytes": done.checked_bytes,

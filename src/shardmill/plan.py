@@ -33,8 +33,13 @@ def blocks(files: Sequence[InputFile], rules: TextRules, *, drop_behind: bool = 
     for number, (file, base) in enumerate(zip(files, file_bases(files), strict=True)):
         end = 0
         for part in _parts_of(number, file, base, rules_for(files, file, rules), drop_behind=drop_behind):
-            if parts and (size + len(part.data) > (rules.block_bytes if index else text.FIRST_PART_BYTES) or len(parts) == _MAX_PARTS):
-                yield Block(index=index, parts=tuple(parts), input_bytes=done, empty_files=empty, byte_order_marks=marks)
+            if parts and (
+                size + len(part.data) > (rules.block_bytes if index else text.FIRST_PART_BYTES)
+                or len(parts) == _MAX_PARTS
+            ):
+                yield Block(
+                    index=index, parts=tuple(parts), input_bytes=done, empty_files=empty, byte_order_marks=marks
+                )
                 parts, size, empty, marks, done, index = [], 0, 0, 0, 0, index + 1
             marks += end == 0 and part.offset > 0
             done += part.offset + len(part.data) - end
@@ -69,5 +74,7 @@ def _parts_of(number: int, file: InputFile, base: int, rules: TextRules, *, drop
         return
     with InputReader(file.path, drop_behind=drop_behind) as reader:
         if reader.size != file.size:
-            raise InputError(f"{show(file.path)}: had {file.size:,} bytes when the job began and has {reader.size:,} now; let whatever writes it finish, then run again")
+            raise InputError(
+                f"{show(file.path)}: had {file.size:,} bytes when the job began and has {reader.size:,} now; let whatever writes it finish, then run again"
+            )
         yield from text.read_parts(number, reader, base, rules)

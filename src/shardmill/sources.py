@@ -12,7 +12,25 @@ from shardmill.storage import input_error, show
 
 TEXT_SUFFIXES = (".txt", ".text", ".md")
 # Files that are surely not plain text, by name. Milling their bytes as text would be wrong without a sound.
-_NOT_TEXT = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather", ".csv", ".tsv", ".gz", ".zst", ".bz2", ".xz", ".zip", ".tar", ".bin", ".npy", ".pdf")
+_NOT_TEXT = (
+    ".jsonl",
+    ".ndjson",
+    ".json",
+    ".parquet",
+    ".arrow",
+    ".feather",
+    ".csv",
+    ".tsv",
+    ".gz",
+    ".zst",
+    ".bz2",
+    ".xz",
+    ".zip",
+    ".tar",
+    ".bin",
+    ".npy",
+    ".pdf",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,13 +53,18 @@ def find_inputs(patterns: Iterable[str]) -> tuple[InputFile, ...]:
     files = tuple(found.values())
     if all(file.size == 0 for file in files):
         names = ", ".join(show(file.path) for file in files[:3]) + (" …" if len(files) > 3 else "")
-        raise InputError(f"{names}: nothing to mill, {'the file is' if len(files) == 1 else f'all {len(files):,} files are'} empty")
+        raise InputError(
+            f"{names}: nothing to mill, {'the file is' if len(files) == 1 else f'all {len(files):,} files are'} empty"
+        )
     return files
 
 
 def natural_key(path: str) -> list[tuple[int, int, str]]:
     """Sorts part-2 before part-10, and the same everywhere: by code points, not by locale."""
-    return [(0, int(piece), piece) if piece.isdecimal() and piece.isascii() else (1, 0, piece) for piece in re.split(r"([0-9]+)", path)]
+    return [
+        (0, int(piece), piece) if piece.isdecimal() and piece.isascii() else (1, 0, piece)
+        for piece in re.split(r"([0-9]+)", path)
+    ]
 
 
 def _expand(pattern: str) -> Iterator[str]:
@@ -69,16 +92,24 @@ def _text_files_in(folder: str) -> Iterator[str]:
     names: list[str] = []
     for parent, folders, files in os.walk(folder, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        names += [os.path.join(parent, name) for name in files if name.lower().endswith(TEXT_SUFFIXES) and not name.startswith(".")]
+        names += [
+            os.path.join(parent, name)
+            for name in files
+            if name.lower().endswith(TEXT_SUFFIXES) and not name.startswith(".")
+        ]
     if not names:
-        raise InputError(f"{show(folder)}: no text in this folder; looked for files ending in {', '.join(TEXT_SUFFIXES)}. Files with other names can be given one by one or as a glob.")
+        raise InputError(
+            f"{show(folder)}: no text in this folder; looked for files ending in {', '.join(TEXT_SUFFIXES)}. Files with other names can be given one by one or as a glob."
+        )
     yield from sorted(names, key=natural_key)
 
 
 def _checked(path: str) -> str:
     suffix = Path(path).suffix.lower()
     if suffix in _NOT_TEXT:
-        raise InputError(f"{show(path)}: this version reads plain text, and {suffix} is not; turn it into a .txt file first, or rename it if it really is plain text")
+        raise InputError(
+            f"{show(path)}: this version reads plain text, and {suffix} is not; turn it into a .txt file first, or rename it if it really is plain text"
+        )
     return path
 
 
@@ -90,5 +121,7 @@ def _stat(path: str) -> InputFile:
     except OSError as e:
         raise input_error(path, e) from e
     if not os.path.isfile(path):
-        raise InputError(f"{show(path)}: is not a regular file; pipes and devices are not read by this version, save the data as a file first")
+        raise InputError(
+            f"{show(path)}: is not a regular file; pipes and devices are not read by this version, save the data as a file first"
+        )
     return InputFile(path=path, size=stat.st_size, modified_ns=stat.st_mtime_ns)

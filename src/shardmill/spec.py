@@ -18,7 +18,7 @@ Engine = Literal["auto", "gigatoken", "reference"]
 # the reference tokenizer 365 MiB, so there must be a maximum; 1 MiB costs it 48 MiB.
 MAX_RUN_BYTES = 1 << 20
 # Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
-# smaller ones, down to 4 KiB, so that a tenth of a small file is still many of them.
+# smaller ones, down to 16 KiB, so that a tenth of a small file is still several of them.
 PASSAGE_BYTES = 64 << 10
 # A file that is one document is judged as a whole up to here, and by passages beyond.
 WHOLE_FILE_BYTES = 1 << 20
@@ -44,13 +44,17 @@ class Spec:
 
     def __post_init__(self) -> None:
         if isinstance(self.inputs, str):
-            raise UsageError(f"inputs must be a list of paths, not the single text {self.inputs!r}; write [{self.inputs!r}]")
+            raise UsageError(
+                f"inputs must be a list of paths, not the single text {self.inputs!r}; write [{self.inputs!r}]"
+            )
         object.__setattr__(self, "inputs", tuple(str(path) for path in self.inputs))
         object.__setattr__(self, "output", str(self.output))
         if not self.inputs:
             raise UsageError("no input given; name at least one text file, folder or glob")
         if not 0 <= self.val_fraction < 1:
-            raise UsageError(f"val fraction {self.val_fraction} is outside 0 ≤ f < 1; 0.0005 keeps one document in 2,000 for validation, 0 writes no val file")
+            raise UsageError(
+                f"val fraction {self.val_fraction} is outside 0 ≤ f < 1; 0.0005 keeps one document in 2,000 for validation, 0 writes no val file"
+            )
         if self.separator == "":
             raise UsageError("the separator is empty; leave it out to make each file one document")
         for field, allowed in _CHOICES.items():
@@ -58,7 +62,9 @@ class Spec:
             if value not in allowed:
                 raise UsageError(f"{field} {value!r} is not known; choose one of {', '.join(allowed)}")
         if not 1 <= self.passage_bytes <= self.max_run_bytes // 2:
-            raise UsageError(f"passage_bytes {self.passage_bytes:,} must be at least 1 and at most half of max_run_bytes, {self.max_run_bytes:,}")
+            raise UsageError(
+                f"passage_bytes {self.passage_bytes:,} must be at least 1 and at most half of max_run_bytes, {self.max_run_bytes:,}"
+            )
 
     def choices(self) -> dict[str, Any]:
         """The Spec without its places, as it stands in the manifest."""

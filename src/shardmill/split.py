@@ -11,7 +11,7 @@ from shardmill.spec import Split
 # With fewer expected than this, chance would decide too much: 40 ± 6 is still near what was asked for.
 FEW = 40
 _ALL = 1 << 64
-_SMALLEST_PASSAGE = 4 << 10
+_SMALLEST_PASSAGE = 16 << 10  # more than a context of 1,024 tokens in every language
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -60,7 +60,9 @@ class InputReader:
     def __enter__(self) -> "InputReader":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.close(self._fd)
 
 
@@ -76,7 +78,11 @@ class GrowingFile:
         self._syncer: threading.Thread | None = None
         self._sync_error: OSError | None = None
         with writing(path):
-            self._fd = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0), 0o666)
+            self._fd = os.open(
+                self._partial,
+                os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0),
+                0o666,
+            )
 
     def append(self, data: memoryview) -> None:
         with writing(self.path):
@@ -185,13 +191,19 @@ def show(path: str | Path) -> str:
 def input_error(path: str, e: OSError) -> InputError:
     match e.errno:
         case errno.ENOENT:
-            return InputError(f"{show(path)}: no such file; check the spelling, or quote a glob so that the shell leaves it alone")
+            return InputError(
+                f"{show(path)}: no such file; check the spelling, or quote a glob so that the shell leaves it alone"
+            )
         case errno.EACCES | errno.EPERM:
-            return InputError(f"{show(path)}: you may not read this file; check its permissions (chmod +r) or who owns it")
+            return InputError(
+                f"{show(path)}: you may not read this file; check its permissions (chmod +r) or who owns it"
+            )
         case errno.EISDIR:
             return InputError(f"{show(path)}: is a folder")
         case _:
-            return InputError(f"{show(path)}: cannot be read: {e.strerror}; check the disk, then run the same command again")
+            return InputError(
+                f"{show(path)}: cannot be read: {e.strerror}; check the disk, then run the same command again"
+            )
 
 
 @contextlib.contextmanager
@@ -207,15 +219,23 @@ def _output_error(path: Path, e: OSError) -> ShardmillError:
     where = show(path)
     match e.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            return TemporaryError(f"{where}: no space left on this disk (or your quota is used up); free some and run the same command again, or choose another disk with -o")
+            return TemporaryError(
+                f"{where}: no space left on this disk (or your quota is used up); free some and run the same command again, or choose another disk with -o"
+            )
         case errno.EROFS:
             return OutputError(f"{where}: this disk is mounted read-only; choose another folder with -o")
         case errno.EACCES | errno.EPERM:
-            return OutputError(f"{where}: you may not write here; choose another folder with -o, or change its permissions")
+            return OutputError(
+                f"{where}: you may not write here; choose another folder with -o, or change its permissions"
+            )
         case errno.EISDIR:
-            return OutputError(f"{where}: is a folder, and a file must be written there; choose another output folder with -o")
+            return OutputError(
+                f"{where}: is a folder, and a file must be written there; choose another output folder with -o"
+            )
         case _:
-            return TemporaryError(f"{where}: cannot be written: {e.strerror}; check the disk, then run the same command again")
+            return TemporaryError(
+                f"{where}: cannot be written: {e.strerror}; check the disk, then run the same command again"
+            )
 
 
 def _pread(fd: int, length: int, offset: int) -> bytes:

@@ -180,7 +180,9 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
         if max(even, odd) > 0.8 and min(even, odd) < 0.05:
             encoding = "UTF-16LE" if odd > even else "UTF-16BE"
     if encoding:
-        raise InputError(f"{show(path)}: this is {encoding} text, and only UTF-8 is read; convert it first: iconv -f {encoding} -t UTF-8 {show(path)} > utf8.txt")
+        raise InputError(
+            f"{show(path)}: this is {encoding} text, and only UTF-8 is read; convert it first: iconv -f {encoding} -t UTF-8 {show(path)} > utf8.txt"
+        )
 
 
 def _read_documents(file: int, reader: InputReader, base: int, start: int, rules: TextRules) -> Iterator[Part]:
@@ -193,7 +195,9 @@ def _read_documents(file: int, reader: InputReader, base: int, start: int, rules
             if rules.separator is not None:
                 head = head.split(rules.separator, 1)[0]
             keys = (rules.key(head[:DOCUMENT_HEAD], base + at),)
-        yield Part(file=file, offset=at, data=data, keys=keys, continues=continues, open=not document_ends, forced=forced)
+        yield Part(
+            file=file, offset=at, data=data, keys=keys, continues=continues, open=not document_ends, forced=forced
+        )
         at += len(data)
         continues = not document_ends
         reader.done_until(at)
@@ -221,7 +225,11 @@ def _read_passages(file: int, reader: InputReader, base: int, start: int, rules:
     at = start
     while at < reader.size:
         known = rules.known.pop((file, at), None)
-        data, known = (reader.read(at, known.end), known) if known else _find_passages(file, reader, base, at, rules, _block_bytes(file, at, start, rules))
+        data, known = (
+            (reader.read(at, known.end), known)
+            if known
+            else _find_passages(reader, base, at, rules, _block_bytes(file, at, start, rules))
+        )
         yield Part(
             file=file,
             offset=at,
@@ -236,7 +244,9 @@ def _read_passages(file: int, reader: InputReader, base: int, start: int, rules:
         reader.done_until(at)
 
 
-def _find_passages(file: int, reader: InputReader, base: int, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, Passages]:
+def _find_passages(
+    reader: InputReader, base: int, at: int, rules: TextRules, block_bytes: int
+) -> tuple[bytes, Passages]:
     """The next bytes of the file, and the passages that surely begin and end in them."""
     for limit in _growing(block_bytes, rules.max_run_bytes):
         data = reader.read(at, limit + CONTEXT_BYTES)
@@ -244,22 +254,28 @@ def _find_passages(file: int, reader: InputReader, base: int, at: int, rules: Te
         starts: list[int] = []
         end, forced = 0, False
         while end < len(data) and not forced:
-            border, forced = _next_border(data, end, base + at, rules, at_end=at_end)
+            border, forced = _next_border(data, end, base + at, rules, at_end=at_end, rest=reader.size - at - end)
             if border is None:
                 break
             starts.append(end)
             end = border
         if starts:
             break
-    keys = [rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + at + a) for a, b in zip(starts, [*starts[1:], end], strict=True)]
+    keys = [
+        rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + at + a)
+        for a, b in zip(starts, [*starts[1:], end], strict=True)
+    ]
     return data, Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=forced)
 
 
-def _next_border(data: bytes, at: int, offset: int, rules: TextRules, *, at_end: bool) -> tuple[int | None, bool]:
+def _next_border(
+    data: bytes, at: int, offset: int, rules: TextRules, *, at_end: bool, rest: int
+) -> tuple[int | None, bool]:
     """Where the passage that begins at `at` ends, and whether by force; (None, …) when more text is needed to tell.
 
     Passages begin at lines that a hash of the line before picks, so that an edit moves only the borders
-    near it; where there are no lines, at the first exact cut.
+    near it; where there are no lines, at the first exact cut. What would be a short last passage, of the
+    `rest` of the file, belongs to the one before: a validation set of a few tokens is of no use.
     """
     assert rules.passage_bytes is not None
     visible = len(data) if at_end else len(data) - CONTEXT_BYTES
@@ -267,13 +283,18 @@ def _next_border(data: bytes, at: int, offset: int, rules: TextRules, *, at_end:
     line_until = goal + rules.passage_bytes // 16
     if rules.border is not None and offset + at < rules.border <= offset + line_until:
         goal = line_until = rules.border - offset
-    if goal >= len(data):
-        return (len(data) if at_end and len(data) - at <= rules.max_run_bytes else None), False
+    if goal >= len(data) or (goal != line_until and rest < 2 * rules.passage_bytes):
+        return (len(data) if at_end else None), False
     if line_until > visible and not at_end:
         return None, False
     after = goal
     while after := data.find(b"\n", after, line_until) + 1:
-        if after < len(data) and data[after] > 0x20 < data[after - 2] and xxh3_64_intdigest(data[after - 16 : after]) & 1 and rules.cuts.is_line_cut(data, after):
+        if (
+            after < len(data)
+            and data[after] > 0x20 < data[after - 2]
+            and xxh3_64_intdigest(data[after - 16 : after]) & 1
+            and rules.cuts.is_line_cut(data, after)
+        ):
             return after, False
     last = at + rules.max_run_bytes
     for window in range(line_until, last, 4 << 10):

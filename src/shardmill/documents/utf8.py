@@ -1,5 +1,7 @@
 """Bytes → the certainty that they are UTF-8, or where and why not, or a repaired copy."""
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 
@@ -49,7 +51,7 @@ def refusal(path: str, offset: int, data: bytes) -> InputError:
 def _guess(data: bytes) -> str:
     """What text that is not UTF-8 most likely is."""
     lone = sequences = 0
-    for byte, following in zip(data, data[1:], strict=False):
+    for byte, following in itertools.pairwise(data):
         if byte >= 0xC2 and following & 0xC0 == 0x80:
             sequences += 1
         elif byte >= 0xA0 and following < 0x80:

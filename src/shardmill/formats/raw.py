@@ -36,7 +36,9 @@ def choose_dtype(tokenizer: Tokenizer, asked: Dtype) -> np.dtype[np.unsignedinte
     """The smallest of uint16 and uint32 that holds every id, special ones too; never narrower than the vocabulary."""
     fits = tokenizer.size <= 1 << 16
     if asked == "uint16" and not fits:
-        raise UsageError(f"--dtype uint16: tokenizer {show(tokenizer.name)} has ids up to {tokenizer.size - 1:,}, and uint16 ends at 65,535; use --dtype uint32 or auto")
+        raise UsageError(
+            f"--dtype uint16: tokenizer {show(tokenizer.name)} has ids up to {tokenizer.size - 1:,}, and uint16 ends at 65,535; use --dtype uint32 or auto"
+        )
     return np.dtype("<u2" if asked != "uint32" and fits else "<u4")
 
 
@@ -54,14 +56,22 @@ class RawWriter:
         if len(ids):
             if split not in self._files:
                 self._files[split] = _CheckedFile(self.folder / FILES[split], drop_behind=self._drop_behind)
-            self._files[split].append(memoryview(ids).cast("B"))
+            self._files[split].append(memoryview(ids.view(np.uint8)))
 
     def finish(self) -> Sequence[Shard]:
         """Give all files their final names."""
         shards = []
         for split, file in sorted(self._files.items()):
             checksums = file.finish()
-            shards.append(Shard(name=FILES[split], split=split, tokens=file.bytes // self.dtype.itemsize, bytes=file.bytes, checksums=checksums))
+            shards.append(
+                Shard(
+                    name=FILES[split],
+                    split=split,
+                    tokens=file.bytes // self.dtype.itemsize,
+                    bytes=file.bytes,
+                    checksums=checksums,
+                )
+            )
         return shards
 
     def abandon(self) -> None:

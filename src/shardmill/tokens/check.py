@@ -22,7 +22,9 @@ def sample_bytes(block: int, size: int) -> int:
     return max(_LEAST_BYTES, int(size * SHARE * _EVERY)) if block % _EVERY == 0 else 0
 
 
-def check_sample(engines: Engines, block: int, pieces: Sequence[bytes], ids: Ids, counts: Counts, place: Callable[[int], str]) -> int:
+def check_sample(
+    engines: Engines, block: int, pieces: Sequence[bytes], ids: Ids, counts: Counts, place: Callable[[int], str]
+) -> int:
     """Compare a few spans of one block, turn about at the beginning and the end of its pieces; place(i) says where piece i is.
 
     Returns how many bytes were compared.

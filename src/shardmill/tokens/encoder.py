@@ -53,14 +53,23 @@ def choose_engines(tokenizer: Tokenizer, engine: Engine, input_bytes: int, cache
         why = "the input is small, and comparing the engines first would take longer"
     else:
         try:
-            return Engines(tokenizer=tokenizer, reference=reference, guard=guard.load_guard(tokenizer, reference, cache), note=None)
+            return Engines(
+                tokenizer=tokenizer, reference=reference, guard=guard.load_guard(tokenizer, reference, cache), note=None
+            )
         except ShardmillError as e:
             why = str(e)
         except Exception as e:  # gigatoken's loader raises many kinds
             why = f"gigatoken cannot load it: {e}"
     if engine == "gigatoken":
-        raise UsageError(f"--engine gigatoken: tokenizer {show(tokenizer.name)} cannot run on it, since {why}; use --engine auto")
-    return Engines(tokenizer=tokenizer, reference=reference, guard=None, note=f"{tokenizer.name} runs on {reference.version}, which is slower: {why}")
+        raise UsageError(
+            f"--engine gigatoken: tokenizer {show(tokenizer.name)} cannot run on it, since {why}; use --engine auto"
+        )
+    return Engines(
+        tokenizer=tokenizer,
+        reference=reference,
+        guard=None,
+        note=f"{tokenizer.name} runs on {reference.version}, which is slower: {why}",
+    )
 
 
 class Encoder:
@@ -116,7 +125,11 @@ class Encoder:
         spans: list[Ids] = []
         at = 0
         while at < len(piece):
-            cut = self._engines.tokenizer.cuts.first(piece, at + _SPAN_BYTES, len(piece)) if len(piece) - at > _SPAN_BYTES else None
+            cut = (
+                self._engines.tokenizer.cuts.first(piece, at + _SPAN_BYTES, len(piece))
+                if len(piece) - at > _SPAN_BYTES
+                else None
+            )
             end = len(piece) if cut is None else cut
             spans.append(reference_ids(self._engines.reference, piece[at:end]))
             at = end

@@ -23,7 +23,9 @@ class Gigatoken:
     def __init__(self, tokenizer: Tokenizer) -> None:
         # Special tokens are left out, or a literal "<|endoftext|>" in the text would become the special id.
         if tokenizer.kind == "tiktoken":
-            self._tokenizer = gigatoken.Tokenizer.from_tiktoken(tokenizer.source, pretokenizer=_PRETOKENIZERS[tokenizer.name])
+            self._tokenizer = gigatoken.Tokenizer.from_tiktoken(
+                tokenizer.source, pretokenizer=_PRETOKENIZERS[tokenizer.name]
+            )
         else:
             config = json.loads(tokenizer.source.read_bytes())
             config["added_tokens"] = []

@@ -31,7 +31,15 @@ _MAX_SHARE = 0.02
 # Contexts in which a letter, number, mark, symbol, space or case of its own shows in the tokens.
 _BEFORE = ("", " ", "  ", "1", "!", "\n", "'", "A")
 _AFTER = ("", "'s", "'S", "a", "A", "1", "!", "\n\n", "  a", "/")
-_CONTEXTS = tuple(dict.fromkeys([*((before, "'s") for before in _BEFORE), *((before, "  a") for before in _BEFORE), *(("", after) for after in _AFTER)]))
+_CONTEXTS = tuple(
+    dict.fromkeys(
+        [
+            *((before, "'s") for before in _BEFORE),
+            *((before, "  a") for before in _BEFORE),
+            *(("", after) for after in _AFTER),
+        ]
+    )
+)
 _CHUNK = 256
 # More lead bytes than this in a text, and one pass of a pattern is faster than looking at each.
 _FEW = 500
@@ -92,7 +100,10 @@ def is_ready(tokenizer: Tokenizer, reference: Reference, cache: Path) -> bool:
     """Whether load_guard answers at once."""
     key = table_key(tokenizer, reference)
     shipped = json.loads((resources.files("shardmill.tokens") / SHIPPED).read_text())
-    return key in shipped["tables"] or _read_cached(cache / f"guard-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json", key) is not None
+    return (
+        key in shipped["tables"]
+        or _read_cached(cache / f"guard-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json", key) is not None
+    )
 
 
 def table_key(tokenizer: Tokenizer, reference: Reference) -> str:
@@ -105,7 +116,12 @@ def find_disagreements(fast: Gigatoken, reference: Reference) -> frozenset[int]:
     texts = [" ".join(map(_in_contexts, chunk)).encode() for chunk in chunks]
     with ThreadPoolExecutor(2) as pool:
         differ = pool.map(lambda text: not np.array_equal(fast.encode([text])[0], reference.encode(text)), texts)
-        suspects = [point for chunk, wrong in zip(chunks, differ, strict=True) if wrong for point in range(chunk[0], chunk[-1] + 1)]
+        suspects = [
+            point
+            for chunk, wrong in zip(chunks, differ, strict=True)
+            if wrong
+            for point in range(chunk[0], chunk[-1] + 1)
+        ]
     return frozenset(point for point in suspects if not 0xD800 <= point < 0xE000 and not _agree(fast, reference, point))
 
 
@@ -163,4 +179,6 @@ def _grouped(characters: Iterable[bytes]) -> list[list[bytes]]:
 
 
 def _any_of(characters: list[bytes]) -> bytes:
-    return re.escape(characters[0][:-1]) + b"[" + b"".join(b"\\x%02x" % character[-1] for character in characters) + b"]"
+    return (
+        re.escape(characters[0][:-1]) + b"[" + b"".join(b"\\x%02x" % character[-1] for character in characters) + b"]"
+    )

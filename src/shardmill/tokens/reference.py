@@ -30,7 +30,12 @@ class TiktokenReference:
 
         self.version = f"tiktoken {metadata.version('tiktoken')}"
         encoding = ENCODINGS[tokenizer.name]
-        self._encoding = tiktoken.Encoding(tokenizer.name, pat_str=encoding.pattern, mergeable_ranks=read_ranks(tokenizer.name), special_tokens=encoding.specials)
+        self._encoding = tiktoken.Encoding(
+            tokenizer.name,
+            pat_str=encoding.pattern,
+            mergeable_ranks=read_ranks(tokenizer.name),
+            special_tokens=encoding.specials,
+        )
 
     def encode(self, text: bytes) -> Ids:
         # Equal to encode_ordinary, without a Python int of 28 bytes for each token.

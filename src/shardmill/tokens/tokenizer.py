@@ -37,7 +37,13 @@ ENCODINGS = {
     "cl100k_base": Encoding(
         family="cl100k",
         pattern=r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s""",
-        specials={"<|endoftext|>": 100257, "<|fim_prefix|>": 100258, "<|fim_middle|>": 100259, "<|fim_suffix|>": 100260, "<|endofprompt|>": 100276},
+        specials={
+            "<|endoftext|>": 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
         sha256="223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
     ),
     "o200k_base": Encoding(
@@ -59,7 +65,15 @@ ENCODINGS = {
 }
 
 # Names that end-of-text tokens have in the wild. Two of them in one tokenizer are ambiguous: then the user decides.
-_EOT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|end▁of▁sentence|>", "<|endofdocument|>")
+_EOT_NAMES = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "<|end▁of▁sentence|>",
+    "<|endofdocument|>",
+)
 
 # Split patterns of tokenizer.json files for which the cut rules hold. The first five are what Llama 3, Qwen 2
 # and their kin, and o200k ship; GPT-2's is built into the ByteLevel pre-tokenizer.
@@ -101,13 +115,18 @@ def load(name: str) -> Tokenizer:
     if path.is_file():
         return _load_json(name, path)
     if path.suffix == ".json" or name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise UsageError(f"tokenizer {show(name)}: neither a known name ({', '.join(['gpt2', *ENCODINGS])}) nor an existing tokenizer.json nor a hub id like openai-community/gpt2")
+        raise UsageError(
+            f"tokenizer {show(name)}: neither a known name ({', '.join(['gpt2', *ENCODINGS])}) nor an existing tokenizer.json nor a hub id like openai-community/gpt2"
+        )
     return _load_json(name, _download(name))
 
 
 def read_ranks(encoding: str) -> dict[bytes, int]:
     """The vocabulary of one of OpenAI's encodings: each token's bytes and id."""
-    return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in vocabulary_file(encoding).read_bytes().splitlines())}
+    return {
+        base64.b64decode(token): int(rank)
+        for token, rank in (line.split() for line in vocabulary_file(encoding).read_bytes().splitlines())
+    }
 
 
 def vocabulary_file(encoding: str) -> Path:
@@ -118,12 +137,18 @@ def end_of_text(tokenizer: Tokenizer, eot_token: str | None) -> int:
     """The id of the end-of-text token, or an error that says how to name one."""
     if eot_token is not None:
         if eot_token not in tokenizer.specials:
-            raise UsageError(f"--eot-token {eot_token!r}: tokenizer {show(tokenizer.name)} has no such special token; it has {_named(tokenizer.specials)}")
+            raise UsageError(
+                f"--eot-token {eot_token!r}: tokenizer {show(tokenizer.name)} has no such special token; it has {_named(tokenizer.specials)}"
+            )
         return tokenizer.specials[eot_token]
     known = [name for name in _EOT_NAMES if name in tokenizer.specials]
     if len(known) == 1:
         return tokenizer.specials[known[0]]
-    why = f"has several tokens that could end a text: {_named(known)}" if known else f"has no token that is known to end a text; its special tokens are {_named(tokenizer.specials)}"
+    why = (
+        f"has several tokens that could end a text: {_named(known)}"
+        if known
+        else f"has no token that is known to end a text; its special tokens are {_named(tokenizer.specials)}"
+    )
     raise UsageError(f"tokenizer {show(tokenizer.name)} {why}. Say which one with --eot-token, or pass --eot none")
 
 
@@ -136,7 +161,9 @@ def _load_encoding(encoding: str) -> Tokenizer:
     known = ENCODINGS[encoding]
     file = vocabulary_file(encoding)
     if hashlib.sha256(file.read_bytes()).hexdigest() != known.sha256:
-        raise UsageError(f"{show(file)}: the vocabulary is damaged (its SHA-256 is not the published one); install shardmill again")
+        raise UsageError(
+            f"{show(file)}: the vocabulary is damaged (its SHA-256 is not the published one); install shardmill again"
+        )
     ranks = read_ranks(encoding)
     return Tokenizer(
         name=encoding,
@@ -156,18 +183,27 @@ def _load_json(name: str, path: Path) -> Tokenizer:
     try:
         config = json.loads(raw)
         model, added = config["model"], config.get("added_tokens") or []
-        vocabulary: dict[str, int] = model["vocab"] if isinstance(model["vocab"], dict) else {token: i for i, (token, _) in enumerate(model["vocab"])}
+        vocabulary: dict[str, int] = (
+            model["vocab"]
+            if isinstance(model["vocab"], dict)
+            else {token: i for i, (token, _) in enumerate(model["vocab"])}
+        )
         ids = [*vocabulary.values(), *(token["id"] for token in added)]
         specials = {token["content"]: int(token["id"]) for token in added if token.get("special")}
     except (ValueError, KeyError, TypeError) as e:
-        raise UsageError(f"{show(path)}: not a tokenizer.json as the tokenizers library writes it ({type(e).__name__}: {e})") from e
+        raise UsageError(
+            f"{show(path)}: not a tokenizer.json as the tokenizers library writes it ({type(e).__name__}: {e})"
+        ) from e
     family = _family_of(config)
     byte_tokens = _byte_tokens(vocabulary) if family not in ("unknown", "spaces") else None
     if byte_tokens is None and family != "spaces":
         family = "unknown"
     ordinary = [token for token in added if not token.get("special")]
     if ordinary and family != "unknown":
-        apart = all(not any(c.isspace() for c in token["content"]) and not token.get("lstrip") and not token.get("rstrip") for token in ordinary)
+        apart = all(
+            not any(c.isspace() for c in token["content"]) and not token.get("lstrip") and not token.get("rstrip")
+            for token in ordinary
+        )
         family = "spaces" if apart else "unknown"
     return Tokenizer(
         name=name,
@@ -185,13 +221,25 @@ def _load_json(name: str, path: Path) -> Tokenizer:
 def _family_of(config: dict[str, Any]) -> Family:
     """Which cut rules hold for a tokenizer.json; unknown unless every part of it is understood."""
     model = config["model"]
-    odd = model.get("type") != "BPE" or model.get("dropout") or model.get("byte_fallback") or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
+    odd = (
+        model.get("type") != "BPE"
+        or model.get("dropout")
+        or model.get("byte_fallback")
+        or model.get("continuing_subword_prefix")
+        or model.get("end_of_word_suffix")
+    )
     if odd or config.get("truncation") or config.get("padding"):
         return "unknown"
     match config.get("pre_tokenizer"):
         case {"type": "ByteLevel", "add_prefix_space": False, **rest} if rest.get("use_regex", True):
             family: Family = "gpt2"
-        case {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}, {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]}:
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+            ],
+        }:
             family = _FAMILY_OF_PATTERN.get(pattern, "unknown")
         case _:
             return "unknown"
@@ -234,8 +282,14 @@ def _download(name: str) -> Path:
     try:
         return Path(hf_hub_download(name, "tokenizer.json"))
     except RepositoryNotFoundError as e:
-        raise UsageError(f"tokenizer {show(name)}: the hub has no such model, or it is private; check the name, or log in with `hf auth login`") from e
+        raise UsageError(
+            f"tokenizer {show(name)}: the hub has no such model, or it is private; check the name, or log in with `hf auth login`"
+        ) from e
     except EntryNotFoundError as e:
-        raise UsageError(f"tokenizer {show(name)}: this model has no tokenizer.json; convert its tokenizer with the tokenizers library and give the path of the file") from e
+        raise UsageError(
+            f"tokenizer {show(name)}: this model has no tokenizer.json; convert its tokenizer with the tokenizers library and give the path of the file"
+        ) from e
     except OSError as e:
-        raise UsageError(f"tokenizer {show(name)}: the hub cannot be reached ({e}); give the path of a tokenizer.json instead") from e
+        raise UsageError(
+            f"tokenizer {show(name)}: the hub cannot be reached ({e}); give the path of a tokenizer.json instead"
+        ) from e

@@ -1,0 +1,226 @@
+"""A Job → what it will take, from samples: answered in seconds, even for a terabyte."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import xxhash
+
+from shardmill import plan, storage
+from shardmill.documents import text, utf8
+from shardmill.errors import TemporaryError
+from shardmill.job import Job, find, make_job
+from shardmill.spec import Limits, Spec
+from shardmill.storage import InputReader, show
+from shardmill.tokens.encoder import Encoder
+
+# 256 places spread over the whole input: the share of the error that comes from their number is then some
+# percent, and a disk that seeks needs two or three seconds.
+_PLACES = 256
+_SPAN_BYTES = 16 << 10
+_HINT_BYTES = 4 << 20
+_HINT_LEAST = 3
+# Reading, checking and writing beside the encoding, and starting up; as measured, roughly.
+_BESIDES = 1.25
+_START_SECONDS = 0.4
+# Marks that end documents in files people have. The last is weak, so it must be frequent.
+_LIKELY_SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "\n\n\n")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Range:
+    """An estimate and its 95 % interval; all three are equal when it was counted."""
+
+    low: int
+    middle: int
+    high: int
+
+    @staticmethod
+    def exactly(value: int) -> "Range":
+        return Range(low=value, middle=value, high=value)
+
+    def times(self, factor: int) -> "Range":
+        return Range(low=self.low * factor, middle=self.middle * factor, high=self.high * factor)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    files: int
+    input_bytes: int
+    documents: Range
+    tokens: Range
+    output_bytes: Range
+    free_bytes: int
+    memory: int
+    seconds: float
+    workers: int
+    engine: str
+    dtype: str
+    sampled_bytes: int
+    notes: tuple[str, ...]
+
+
+def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
+    """What prepare(spec) would make and take."""
+    return estimate_job(make_job(spec, *find(spec), limits or Limits()))
+
+
+def estimate_job(job: Job) -> Estimate:
+    whole = job.total_bytes <= _PLACES * _SPAN_BYTES
+    counted = _count_all(job) if whole else _count_samples(job)
+    documents = Range.exactly(len(job.files))
+    if job.rules.separator is not None:
+        documents = (
+            Range.exactly(sum(counted.documents))
+            if whole
+            else _extrapolate(counted.sizes, counted.documents, job.total_bytes)
+        )
+    tokens = (
+        Range.exactly(sum(counted.tokens)) if whole else _extrapolate(counted.sizes, counted.tokens, job.total_bytes)
+    )
+    total = _add(tokens, documents) if job.eot_id is not None else tokens
+    made = total.times(job.dtype.itemsize)
+    free = storage.free_bytes(job.output)
+    notes = [note for note in (job.engines.note, separator_hint(job), _space_warning(made, free, job)) if note]
+    return Estimate(
+        files=len(job.files),
+        input_bytes=job.total_bytes,
+        documents=documents,
+        tokens=total,
+        output_bytes=made,
+        free_bytes=free,
+        memory=job.budget.max_memory,
+        seconds=_seconds(job, counted),
+        workers=job.budget.workers,
+        engine=job.engines.name,
+        dtype=job.dtype.name,
+        sampled_bytes=sum(counted.sizes),
+        notes=tuple(notes),
+    )
+
+
+def check_space(job: Job) -> str | None:
+    """Refuse before the work begins when the disk cannot hold the result; returns a warning when it may not."""
+    free = storage.free_bytes(job.output)
+    if free > 2 * job.total_bytes * job.dtype.itemsize:  # a token and an end-of-text for every byte
+        return None
+    made = estimate_job(job).output_bytes
+    if made.low > free:
+        raise TemporaryError(
+            f"{show(job.output)}: the result will take about {made.middle:,} bytes (at least {made.low:,}), and this disk has {free:,} free; "
+            "free some space and run the same command again, or choose another disk with -o"
+        )
+    return _space_warning(made, free, job)
+
+
+def separator_hint(job: Job) -> str | None:
+    """Text that looks like many documents in one file, while no separator was given, deserves a word."""
+    if job.rules.separator is not None:
+        return None
+    file = max(job.files, key=lambda file: file.size)
+    with InputReader(file.path) as reader:
+        head = reader.read(0, _HINT_BYTES)
+    for mark in _LIKELY_SEPARATORS:
+        count = head.count(mark.encode())
+        if count >= (_HINT_LEAST if mark.strip() else 10 * _HINT_LEAST):
+            written = mark.replace("\n", "\\n")
+            part = "" if len(head) == file.size else f" in its first {len(head) >> 20} MiB"
+            return f"{show(file.path)} holds '{written}' {count:,} times{part}, but is milled as one document; if that ends documents, pass --separator '{written}'"
+    return None
+
+
+def _space_warning(made: Range, free: int, job: Job) -> str | None:
+    if made.high <= free:
+        return None
+    return f"the result may take up to {made.high:,} bytes, and the disk of {show(job.output)} has {free:,} free"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Counted:
+    """Spans of text, what each holds, and how long they took an encoder that had not seen them, and one that had."""
+
+    sizes: list[int]
+    tokens: list[int]
+    documents: list[int]
+    seconds_new: float
+    seconds_again: float
+
+
+def _count_all(job: Job) -> _Counted:
+    """Small inputs are simply encoded, and nothing is written."""
+    spans: list[bytes] = []
+    documents: list[int] = []
+    for block in plan.blocks(job.files, job.rules):
+        for part in block.parts:
+            pieces = text.pieces_of(
+                part, job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), lambda _: False
+            )
+            spans += pieces.data
+            documents += map(int, pieces.begins)
+    return _encode(job, spans, documents)
+
+
+def _count_samples(job: Job) -> _Counted:
+    cuts = job.tokenizer.cuts
+    spans: list[bytes] = []
+    for raw in _samples(job):
+        start = cuts.first(raw, 1, len(raw) // 4) or 0
+        spans.append(raw[start : cuts.last(raw, start, len(raw))])
+    separator = job.rules.separator
+    return _encode(job, spans, [span.count(separator) if separator else 0 for span in spans])
+
+
+def _encode(job: Job, spans: list[bytes], documents: list[int]) -> _Counted:
+    texts = [utf8.replaced(span)[0] for span in spans]
+    encoder = Encoder(job.engines)
+    started = time.perf_counter()
+    _, counts = encoder.encode(texts, suspicious=True)
+    seen = time.perf_counter()
+    encoder.encode(texts, suspicious=False)
+    return _Counted(
+        sizes=[len(span) for span in spans],
+        tokens=counts.tolist(),
+        documents=documents,
+        seconds_new=seen - started,
+        seconds_again=time.perf_counter() - seen,
+    )
+
+
+def _seconds(job: Job, counted: _Counted) -> float:
+    """Words already seen are fast. How many are new falls with the length of a text, about as its power -0.4 (Heaps' law)."""
+    sampled = max(1, sum(counted.sizes))
+    still_new = math.pow(sampled / max(sampled, job.total_bytes), 0.4)
+    for_sample = counted.seconds_again + max(0.0, counted.seconds_new - counted.seconds_again) * still_new
+    return for_sample * job.total_bytes / sampled * _BESIDES / job.budget.workers + _START_SECONDS
+
+
+def _samples(job: Job) -> Iterator[bytes]:
+    """One span from each of _PLACES equal stretches of the input, at a place that a hash picks: the same every time."""
+    stretch = job.total_bytes / _PLACES
+    file = 0
+    for place in range(_PLACES):
+        chance = xxhash.xxh3_64_intdigest(place.to_bytes(8, "little")) / (1 << 64)
+        at = int((place + chance) * stretch)
+        while file + 1 < len(job.files) and job.bases[file + 1] <= at:
+            file += 1
+        with InputReader(job.files[file].path) as reader:
+            data = reader.read(at - job.bases[file], _SPAN_BYTES)
+        if data:
+            yield data
+
+
+def _extrapolate(sizes: list[int], counts: list[int], total: int) -> Range:
+    """The ratio estimate of a total from spans, and its 95 % interval."""
+    ratio = sum(counts) / sum(sizes)
+    residues = sum((count - ratio * size) ** 2 for count, size in zip(counts, sizes, strict=True))
+    spread = math.sqrt(residues * len(sizes) / max(1, len(sizes) - 1)) / sum(sizes)
+    return Range(
+        low=int(max(0.0, ratio - 1.96 * spread) * total),
+        middle=int(ratio * total),
+        high=math.ceil((ratio + 1.96 * spread) * total),
+    )
+
+
+def _add(a: Range, b: Range) -> Range:
+    return Range(low=a.low + b.low, middle=a.middle + b.middle, high=a.high + b.high)

@@ -1,0 +1,132 @@
+"""A Spec → a Job: every question answered before the work begins."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill import budget, machine, plan, split, storage
+from shardmill.budget import Budget, Footprint
+from shardmill.documents import text
+from shardmill.documents.text import Passages, TextRules
+from shardmill.formats import raw
+from shardmill.sources import InputFile, find_inputs
+from shardmill.spec import Limits, Spec
+from shardmill.split import Splitter
+from shardmill.tokens.encoder import Encoder, Engines, choose_engines
+from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What is read, how it is cut, what encodes it, what is written, and within which budget."""
+
+    spec: Spec
+    files: tuple[InputFile, ...]
+    bases: tuple[int, ...]
+    """Where each file begins when all are laid end to end."""
+    total_bytes: int
+    tokenizer: Tokenizer
+    engines: Engines
+    rules: TextRules
+    dtype: np.dtype[np.unsignedinteger[npt.NBitBase]]
+    eot_id: int | None
+    eot_side: str
+    budget: Budget
+    big: bool
+    """Larger than the page cache should hold."""
+
+    @property
+    def output(self) -> Path:
+        return Path(self.spec.output)
+
+    def describe(self) -> dict[str, Any]:
+        """All that decides the bytes of the result, as it stands in the manifest."""
+        return describe(self.spec, self.files, self.tokenizer)
+
+
+def describe(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "choices": {**spec.choices(), "tokenizer": tokenizer.name},
+        "inputs": [{"path": file.path, "bytes": file.size} for file in files],
+        "tokenizer_sha256": tokenizer.digest,
+        "vocabulary_size": tokenizer.size,
+    }
+
+
+def find(spec: Spec) -> tuple[tuple[InputFile, ...], Tokenizer]:
+    """The cheap questions: what there is to read, and with which tokenizer."""
+    files = find_inputs(spec.inputs)
+    return files, load(spec.tokenizer)
+
+
+def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, limits: Limits) -> Job:
+    """Decide everything that the work itself must not decide."""
+    machine.keep_freed_memory()
+    total = sum(file.size for file in files)
+    dtype = raw.choose_dtype(tokenizer, spec.dtype)
+    separator = text.escaped(spec.separator) if spec.separator is not None else None
+    side = spec.eot if spec.eot != "auto" else ("none" if len(files) == 1 and separator is None else raw.EOT_SIDE)
+    eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
+    engines = choose_engines(tokenizer, limits.engine, total, limits.cache_folder())
+    keep = _fit_budget(spec, engines, limits)
+    rules = TextRules(
+        cuts=tokenizer.cuts,
+        key=(lambda head, _: split.content_key(head, spec.seed))
+        if spec.split == "hash"
+        else (lambda _, offset: offset),
+        separator=separator,
+        passage_bytes=split.passage_bytes(spec.passage_bytes, total) if spec.val_fraction else None,
+        border=split.border(spec.split, spec.val_fraction, total) if spec.val_fraction else None,
+        max_run_bytes=spec.max_run_bytes,
+        block_bytes=min(keep.block_bytes, spec.max_run_bytes),
+    )
+    return Job(
+        spec=spec,
+        files=files,
+        bases=tuple(plan.file_bases(files)),
+        total_bytes=total,
+        tokenizer=tokenizer,
+        engines=engines,
+        rules=rules,
+        dtype=dtype,
+        eot_id=eot_id,
+        eot_side=side,
+        budget=keep,
+        big=storage.worth_dropping(total),
+    )
+
+
+def choose_splitter(job: Job) -> Splitter:
+    """A threshold when there is enough to judge; for small inputs a first pass finds exactly the lowest hashes."""
+    fraction, rules = job.spec.val_fraction, job.rules
+    if rules.border is not None:
+        return Splitter(mode=job.spec.split, limit=rules.border)
+    keys: list[int] = []
+    if fraction:
+        for block in plan.blocks(job.files, rules):
+            for part in block.parts:
+                keys += text.keys_of(part, job.bases[part.file], rules)
+                if part.starts:  # no need to find them again
+                    rules.known[part.file, part.offset] = Passages(
+                        starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced
+                    )
+            if len(keys) >= split.enough(fraction):
+                return split.by_threshold(fraction)
+    return split.by_lowest(keys, fraction)
+
+
+def _fit_budget(spec: Spec, engines: Engines, limits: Limits) -> Budget:
+    """Measure what the libraries and one engine take here, and see what the budget allows beside them."""
+    reserve = budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes)
+    engines.reference.encode(b"warm")
+    machine.give_back_freed_memory()
+    before = machine.rss()
+    first = Encoder(engines)
+    first.encode([b"warm"], suspicious=False)  # imports what is imported late
+    engine = max(0, machine.rss() - before) if engines.guard is not None else 0
+    del first
+    footprint = Footprint(base=before, engine=engine, reference=reserve)
+    return budget.fit(limits.resolved_memory(), limits.resolved_workers(), limits.block_bytes, footprint)
