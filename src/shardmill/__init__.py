@@ -10,14 +10,14 @@ from shardmill.errors import ShardmillError
 from shardmill.spec import Limits, Spec
 
 if TYPE_CHECKING:
-    from shardmill.estimate import Estimate, estimate
+    from shardmill.estimates import Estimate, estimate
     from shardmill.mill import Progress, Result, prepare
 
 __version__ = "0.1.0"
 __all__ = ["Estimate", "Limits", "Progress", "Result", "ShardmillError", "Spec", "__version__", "estimate", "prepare"]
 
 # Loaded when first used: `shardmill --help` should not wait for the tokenizers.
-_HOMES = {"Estimate": "estimate", "estimate": "estimate", "Progress": "mill", "Result": "mill", "prepare": "mill"}
+_HOMES = {"Estimate": "estimates", "estimate": "estimates", "Progress": "mill", "Result": "mill", "prepare": "mill"}
 
 
 def __getattr__(name: str) -> Any:
@@ -26,5 +26,5 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     value = getattr(import_module(f"shardmill.{_HOMES[name]}"), name)
-    globals()[name] = value  # also puts the function back where importing its module put the module
+    globals()[name] = value
     return value

@@ -18,7 +18,7 @@ from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.spec import Limits, Spec
 
 if TYPE_CHECKING:
-    from shardmill.estimate import Estimate, Range
+    from shardmill.estimates import Estimate, Range
     from shardmill.mill import Progress, Result
 
 _LINE_SECONDS = 30.0

@@ -25,7 +25,7 @@ from shardmill import budget, machine, manifest, plan, storage
 from shardmill.documents import text, utf8
 from shardmill.documents.text import Part, Pieces
 from shardmill.errors import OutputError, UsageError
-from shardmill.estimate import check_space, separator_hint
+from shardmill.estimates import check_space, separator_hint
 from shardmill.formats import raw
 from shardmill.formats.raw import RawWriter
 from shardmill.job import Job, choose_splitter, describe, find, make_job
@@ -101,8 +101,8 @@ def prepare(
     if complete is not None:
         return Result(output=Path(spec.output), manifest=complete, run={}, notes=(), already_complete=True)
     job = make_job(spec, files, tokenizer, limits or Limits())
-    _make_room(job, overwrite=overwrite)
     warning = check_space(job)
+    _make_room(job, overwrite=overwrite)
 
     writer = RawWriter(job.output, job.dtype, drop_behind=job.big)
     try:
@@ -110,6 +110,7 @@ def prepare(
         shards = writer.finish()
     except BaseException:
         writer.abandon()
+        storage.remove_if_empty(job.output)
         raise
     made = Manifest(
         job=job.describe(),
@@ -401,6 +402,8 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
     notes = [job.engines.note] if job.engines.note else []
     if (hint := separator_hint(job)) is not None:
         notes.append(hint)
+    if job.rules.separator is not None and made.counts.documents <= len(job.files):
+        notes.append(f"the separator {job.spec.separator!r} does not occur in the text; each file was one document")
     if made.counts.forced_cuts:
         notes.append(
             f"{made.counts.forced_cuts:,} cuts were forced in text without any safe place for {job.spec.max_run_bytes:,} bytes; the tokens there may differ from the reference's"

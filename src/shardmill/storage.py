@@ -160,6 +160,11 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
+def remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
 def check_writable(folder: Path) -> None:
     """Find out now, not after hours, that the folder does not take files."""
     probe = folder / f".shardmill-{os.getpid()}{PARTIAL}"

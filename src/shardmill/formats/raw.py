@@ -56,7 +56,7 @@ class RawWriter:
         if len(ids):
             if split not in self._files:
                 self._files[split] = _CheckedFile(self.folder / FILES[split], drop_behind=self._drop_behind)
-            self._files[split].append(memoryview(ids.view(np.uint8)))
+            self._files[split].append(ids.data.cast("B"))
 
     def finish(self) -> Sequence[Shard]:
         """Give all files their final names."""

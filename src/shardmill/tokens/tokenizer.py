@@ -277,13 +277,17 @@ def byte_alphabet() -> dict[str, int]:
 
 def _download(name: str) -> Path:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         return Path(hf_hub_download(name, "tokenizer.json"))
     except RepositoryNotFoundError as e:
         raise UsageError(
             f"tokenizer {show(name)}: the hub has no such model, or it is private; check the name, or log in with `hf auth login`"
+        ) from e
+    except LocalEntryNotFoundError as e:  # a kind of EntryNotFoundError, but it says that the hub did not answer
+        raise UsageError(
+            f"tokenizer {show(name)}: the hub cannot be reached; give the path of a tokenizer.json instead"
         ) from e
     except EntryNotFoundError as e:
         raise UsageError(

@@ -1,5 +1,6 @@
 """A Job → what it will take, from samples: answered in seconds, even for a terabyte."""
 
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -69,16 +70,13 @@ def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
 def estimate_job(job: Job) -> Estimate:
     whole = job.total_bytes <= _PLACES * _SPAN_BYTES
     counted = _count_all(job) if whole else _count_samples(job)
-    documents = Range.exactly(len(job.files))
-    if job.rules.separator is not None:
-        documents = (
-            Range.exactly(sum(counted.documents))
-            if whole
-            else _extrapolate(counted.sizes, counted.documents, job.total_bytes)
-        )
-    tokens = (
-        Range.exactly(sum(counted.tokens)) if whole else _extrapolate(counted.sizes, counted.tokens, job.total_bytes)
-    )
+    if whole:
+        documents, tokens = Range.exactly(sum(counted.documents)), Range.exactly(sum(counted.tokens))
+    else:
+        tokens = _extrapolate(counted.sizes, counted.tokens, job.total_bytes)
+        documents = _extrapolate(counted.sizes, counted.documents, job.total_bytes)
+        if job.rules.separator is None:
+            documents = Range.exactly(sum(file.size > 0 for file in job.files))
     total = _add(tokens, documents) if job.eot_id is not None else tokens
     made = total.times(job.dtype.itemsize)
     free = storage.free_bytes(job.output)
@@ -149,16 +147,10 @@ class _Counted:
 
 def _count_all(job: Job) -> _Counted:
     """Small inputs are simply encoded, and nothing is written."""
-    spans: list[bytes] = []
-    documents: list[int] = []
-    for block in plan.blocks(job.files, job.rules):
-        for part in block.parts:
-            pieces = text.pieces_of(
-                part, job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), lambda _: False
-            )
-            spans += pieces.data
-            documents += map(int, pieces.begins)
-    return _encode(job, spans, documents)
+    parts = [part for block in plan.blocks(job.files, job.rules) for part in block.parts]
+    rules = [plan.rules_for(job.files, job.files[part.file], job.rules) for part in parts]
+    pieces = [text.pieces_of(part, 0, rule, lambda _: False) for part, rule in zip(parts, rules, strict=True)]
+    return _count(job, [part.data for part in parts], [sum(found.begins) for found in pieces])
 
 
 def _count_samples(job: Job) -> _Counted:
@@ -168,19 +160,22 @@ def _count_samples(job: Job) -> _Counted:
         start = cuts.first(raw, 1, len(raw) // 4) or 0
         spans.append(raw[start : cuts.last(raw, start, len(raw))])
     separator = job.rules.separator
-    return _encode(job, spans, [span.count(separator) if separator else 0 for span in spans])
+    return _count(job, spans, [sum(map(bool, span.split(separator)[:-1])) if separator else 0 for span in spans])
 
 
-def _encode(job: Job, spans: list[bytes], documents: list[int]) -> _Counted:
-    texts = [utf8.replaced(span)[0] for span in spans]
+def _count(job: Job, spans: list[bytes], documents: list[int]) -> _Counted:
+    """The separators are no text: what lies between them is encoded."""
+    separator = job.rules.separator
+    parts = [[piece for piece in (span.split(separator) if separator else [span]) if piece] for span in spans]
+    texts = [utf8.replaced(piece)[0] for pieces in parts for piece in pieces]
     encoder = Encoder(job.engines)
     started = time.perf_counter()
-    _, counts = encoder.encode(texts, suspicious=True)
+    counts = iter(encoder.encode(texts, suspicious=True)[1].tolist())
     seen = time.perf_counter()
     encoder.encode(texts, suspicious=False)
     return _Counted(
         sizes=[len(span) for span in spans],
-        tokens=counts.tolist(),
+        tokens=[sum(itertools.islice(counts, len(pieces))) for pieces in parts],
         documents=documents,
         seconds_new=seen - started,
         seconds_again=time.perf_counter() - seen,

@@ -1,0 +1,99 @@
+"""The shape of the code: who may import whom, and how long files may grow."""
+
+import ast
+import re
+from pathlib import Path
+
+import shardmill
+
+ROOT = Path(shardmill.__file__).parent
+
+# A module imports only from lines above its own.
+ORDER = [
+    "errors",
+    "machine",
+    "spec",
+    "storage",
+    "sources",
+    "cuts",
+    "documents.text",
+    "documents.utf8",
+    "plan",
+    "tokens.tokenizer",
+    "tokens.reference",
+    "tokens.gigatoken",
+    "tokens.guard",
+    "tokens.encoder",
+    "tokens.check",
+    "split",
+    "formats.raw",
+    "manifest",
+    "budget",
+    "job",
+    "estimates",
+    "mill",
+    "cli",
+]
+DOORS = {
+    "gigatoken": {"tokens.gigatoken"},
+    "tiktoken": {"tokens.reference"},
+    "tokenizers": {"tokens.reference"},
+    "huggingface_hub": {"tokens.tokenizer"},
+    "pyarrow": {"documents.utf8"},
+    "click": {"cli"},
+    "rich": {"cli"},
+}
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if not name.endswith(("__init__", "__main__")):
+            yield name, path, ast.parse(path.read_text())
+
+
+def imports(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_module_has_its_place_in_the_order():
+    assert sorted(name for name, _, _ in modules()) == sorted(ORDER)
+
+
+def test_a_module_imports_only_from_above():
+    for name, _, tree in modules():
+        ours = {i.removeprefix("shardmill.") for i in imports(tree) if i.startswith("shardmill.")} & set(ORDER)
+        late = {other for other in ours if ORDER.index(other) >= ORDER.index(name)}
+        assert not late, f"{name} imports {late}"
+
+
+def test_each_foreign_library_has_one_door():
+    for name, _, tree in modules():
+        for library in {i.split(".")[0] for i in imports(tree)} & set(DOORS):
+            assert name in DOORS[library], f"{name} imports {library}"
+
+
+def test_only_the_command_line_prints_exits_or_reads_the_environment():
+    for name, path, _ in modules():
+        if name != "cli":
+            assert not re.search(r"\bprint\(|os\.environ|os\.getenv|sys\.exit", path.read_text()), name
+
+
+def test_every_module_says_first_what_it_is_for():
+    for name, _, tree in modules():
+        assert ast.get_docstring(tree), name
+
+
+def test_files_and_functions_stay_readable():
+    for name, path, tree in modules():
+        assert len(path.read_text().splitlines()) <= 450, name
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                # the list of options, and the commands that get them all, are as long as there are options
+                assert name == "cli" or node.end_lineno - node.lineno <= 60, f"{name}.{node.name}"
+                assert name == "cli" or len(node.args.args) + len(node.args.kwonlyargs) <= 7, f"{name}.{node.name}"

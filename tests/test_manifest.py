@@ -1,0 +1,69 @@
+"""The manifest: complete, the same for the same job, and refused when it is not ours."""
+
+import json
+
+import pytest
+
+from shardmill import Limits, Spec, manifest, prepare
+from shardmill.errors import OutputError
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "a.txt").write_text("one two three\n" * 20000)
+    return Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", separator="\\n", val_fraction=0.01)
+
+
+def test_the_manifest_is_the_same_for_any_limits(spec, tmp_path):
+    first = prepare(spec, limits=Limits(workers=1, block_bytes=1000)).manifest.to_json()
+    second = prepare(spec, limits=Limits(workers=3, engine="reference"), overwrite=True).manifest.to_json()
+    assert first == second == (tmp_path / "out/manifest.json").read_bytes()
+
+
+def test_every_document_and_byte_is_accounted_for(spec, tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\n\ntwo\nthree\n\n")
+    made = prepare(spec).manifest
+    assert made.counts.documents == 6 and made.counts.documents_empty == 3
+    assert made.counts.input_bytes == (tmp_path / "a.txt").stat().st_size
+
+
+def test_reading_gives_back_what_was_written(spec):
+    made = prepare(spec)
+    assert manifest.read(made.output) == made.manifest
+
+
+def test_the_format_number_comes_first_and_an_unknown_one_is_refused(spec, tmp_path):
+    prepare(spec)
+    file = tmp_path / "out/manifest.json"
+    text = file.read_text()
+    assert text.startswith('{\n "format": 1,\n') and text.endswith("}\n")
+    file.write_text(text.replace('"format": 1', '"format": 99'))
+    with pytest.raises(OutputError, match="format 99"):
+        prepare(spec)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", "null", '{"format": 1}', "\x00\xff", '{"format": 1, "job": 3, "counts": []}']
+)
+def test_a_foreign_manifest_is_reported_and_kept(spec, tmp_path, content):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/manifest.json").write_text(content)
+    with pytest.raises(OutputError, match="manifest"):
+        prepare(spec)
+    assert (tmp_path / "out/manifest.json").read_text() == content
+
+
+def test_without_the_manifest_a_job_is_not_complete(spec, tmp_path):
+    prepare(spec)
+    (tmp_path / "out/manifest.json").unlink()
+    with pytest.raises(OutputError, match=r"train\.bin"):
+        prepare(spec)
+
+
+def test_differences_are_told_field_by_field():
+    old = {"a": 1, "b": {"c": [1, 2]}, "same": 0}
+    assert manifest.differences(old, {"a": 2, "b": {"c": [1]}, "same": 0}) == [
+        "a: was 1, is now 2",
+        "b.c: was 2 entries, is now 1",
+    ]
+    assert json.loads(manifest.dump({"x": 1})) == {"format": 1, "x": 1}

@@ -1,0 +1,45 @@
+"""What the package offers; a new name or flag must be argued for."""
+
+import subprocess
+import sys
+
+import shardmill
+from shardmill.cli import cli
+
+
+def test_the_public_names_are_these():
+    assert shardmill.__all__ == [
+        "Estimate", "Limits", "Progress", "Result", "ShardmillError", "Spec", "__version__", "estimate", "prepare",
+    ]  # fmt: skip
+    assert all(getattr(shardmill, name) is not None for name in shardmill.__all__)
+    assert callable(shardmill.estimate) and callable(shardmill.prepare)
+
+
+COMMON = {
+    "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--split", "--seed", "--dtype",
+    "--on-error", "--workers", "--max-memory", "--engine", "--json", "--output",
+}  # fmt: skip
+
+
+def test_the_flags_are_these():
+    flags = {
+        name: {max(p.opts, key=len) for p in command.params if p.opts[0].startswith("-")}
+        for name, command in cli.commands.items()
+    }
+    assert flags == {"prepare": COMMON | {"--overwrite", "--dry-run", "--progress", "--quiet"}, "estimate": COMMON}
+
+
+def test_every_flag_has_help():
+    for command in cli.commands.values():
+        for param in command.params:
+            assert param.param_type_name == "argument" or param.help, param.name
+
+
+def test_importing_the_package_loads_no_tokenizer():
+    code = "import sys, shardmill.cli; sys.exit(bool({'numpy', 'gigatoken', 'tiktoken', 'pyarrow', 'rich'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_python_m_shardmill_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "shardmill", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and shardmill.__version__ in done.stdout

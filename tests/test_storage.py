@@ -1,0 +1,55 @@
+"""Files get their names only when whole, and reads are complete."""
+
+import os
+
+import pytest
+
+from shardmill import storage
+from shardmill.errors import InputError
+from shardmill.storage import GrowingFile, InputReader, show
+
+
+def test_a_growing_file_has_no_final_name_until_it_is_finished(tmp_path):
+    file = GrowingFile(tmp_path / "train.bin")
+    file.append(memoryview(b"abc"))
+    assert os.listdir(tmp_path) == ["train.bin.partial"]
+    file.finish()
+    assert os.listdir(tmp_path) == ["train.bin"] and (tmp_path / "train.bin").read_bytes() == b"abc"
+
+
+def test_an_abandoned_file_leaves_nothing(tmp_path):
+    file = GrowingFile(tmp_path / "train.bin")
+    file.append(memoryview(b"abc"))
+    file.abandon()
+    file.abandon()
+    assert os.listdir(tmp_path) == []
+
+
+def test_write_whole_replaces_at_once(tmp_path):
+    storage.write_whole(tmp_path / "a", b"one")
+    storage.write_whole(tmp_path / "a", b"two")
+    assert (tmp_path / "a").read_bytes() == b"two" and os.listdir(tmp_path) == ["a"]
+
+
+def test_data_is_synced_beside_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_SYNC_EVERY", 10)
+    file = GrowingFile(tmp_path / "a", drop_behind=True)
+    for i in range(100):
+        file.append(memoryview(bytes([i]) * 7))
+    file.finish()
+    assert (tmp_path / "a").read_bytes() == b"".join(bytes([i]) * 7 for i in range(100))
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 1000)
+    with InputReader(str(path), drop_behind=True) as reader:
+        assert reader.read(990, 100) == b"x" * 10
+        os.truncate(path, 500)
+        with pytest.raises(InputError, match="ends at byte 500 but had 1,000"):
+            reader.read(400, 300)
+
+
+def test_names_are_shown_without_control_characters():
+    assert show("a\x1b[31mb\n\udcff") == "a\\x1b[31mb\\n\\udcff"
+    assert show("größe 文件.txt") == "größe 文件.txt"
