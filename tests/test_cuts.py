@@ -1,0 +1,217 @@
+"""Cuts promises: a text cut at any place it names gives the tokens of the whole (I7)."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import reference
+import samples
+from conftest import load_once, texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.cuts import CONTEXT_BYTES, Cuts
+from shardmill.tokens.tokenizer import ENCODINGS
+
+SMALL_ALPHABET = ("a", "B", "'", "s", " ", "\n", "/", "中", "!", "1", "\u0301", "\u3000")
+PROSE = "english chinese japanese korean hindi arabic russian german python c".split()
+
+
+def cuts_of(cuts, data):
+    """Every cut that Cuts names in a whole text, by whichever of its doors."""
+    named = {int(at) for at in cuts._exact(data, 0, len(data))}
+    named |= {cut for high in range(2, len(data) + 1, 5) if (cut := cuts.last(data, 0, high))}
+    named |= {cut for low in range(0, len(data), 5) if (cut := cuts.first(data, low, len(data)))}
+    named |= {at for at in range(1, len(data)) if data[at - 1] == 0x0A and cuts.is_line_cut(data, at)}
+    return sorted(named)
+
+
+def wrong_cuts(encoding, text):
+    """The cuts named for this text that change its tokens, cut one at a time; [-1] if only all at once do."""
+    data, whole = text.encode(), reference.encode(encoding, text)
+    named = cuts_of(load_once(encoding).cuts, data)
+    wrong = [cut for cut in named if pieces(encoding, data, [cut]) != whole]
+    return wrong or ([-1] if pieces(encoding, data, named) != whole else [])
+
+
+def pieces(encoding, data, cuts):
+    borders = zip([0, *cuts], [*cuts, len(data)])
+    return [token for a, b in borders for token in reference.encode(encoding, data[a:b].decode())]
+
+
+@settings(max_examples=250)
+@given(text=texts(max_pieces=12))
+def test_a_cut_changes_no_token(encoding, text):
+    assert wrong_cuts(encoding, text) == []
+
+
+@settings(max_examples=400)
+@given(text=st.lists(st.sampled_from(samples.NASTY), max_size=24).map("".join))
+def test_a_cut_among_nasty_characters_changes_no_token(encoding, text):
+    assert wrong_cuts(encoding, text) == []
+
+
+@pytest.mark.parametrize("name", samples.SAMPLES)
+def test_a_cut_in_any_script_changes_no_token(encoding, name):
+    assert wrong_cuts(encoding, samples.SAMPLES[name]) == []
+
+
+def test_a_cut_in_any_short_text_changes_no_token(encoding, tokenizer):
+    """All texts of up to four characters of a small alphabet, and every 13th of five and 101st of six."""
+    short = itertools.chain.from_iterable(itertools.product(SMALL_ALPHABET, repeat=size) for size in range(1, 5))
+    longer = itertools.islice(itertools.product(SMALL_ALPHABET, repeat=5), 0, None, 13)
+    longest = itertools.islice(itertools.product(SMALL_ALPHABET, repeat=6), 0, None, 101)
+    wrong, checked = [], 0
+    for text in map("".join, itertools.chain(short, longer, longest)):
+        data = text.encode()
+        named = {int(at) for at in tokenizer.cuts._exact(data, 0, len(data))}
+        named |= {tokenizer.cuts.last(data, 0, len(data)), tokenizer.cuts.first(data, 0, len(data))} - {None}
+        for cut in named:
+            checked += 1
+            if pieces(encoding, data, [cut]) != reference.encode(encoding, text):
+                wrong.append((text, cut))
+    assert wrong == []
+    assert checked > 10_000
+
+
+def test_a_cut_in_any_five_characters_inside_a_text_changes_no_token(encoding, tokenizer):
+    """All 248,832 of them, each between two words; cut at one place of each, then at the next."""
+    words = ["q" + "".join(five) + " q" for five in itertools.product(SMALL_ALPHABET, repeat=5)]
+    data = "".join(words).encode()
+    starts = np.cumsum([0, *(len(word.encode()) for word in words)])
+    inside = np.diff(starts)
+    whole = np.array(reference.encode(encoding, data.decode()))
+    exact = tokenizer.cuts._exact(data, 0, len(data))
+    word_of = np.searchsorted(starts, exact, side="right") - 1
+    place = exact - starts[word_of]
+    assert len(exact) > 300_000
+    for at in range(1, int(inside.max())):
+        chosen = exact[place == at]
+        if len(chosen):
+            assert np.array_equal(np.array(pieces(encoding, data, chosen.tolist())), whole), at
+
+
+@pytest.mark.parametrize("rule", ["after any newline", "before any space"])
+def test_the_check_finds_a_rule_that_is_not_exact(encoding, rule, monkeypatch):
+    """The simple rules that most scripts use; the same check that passes above must fail for them."""
+
+    def simple(_cuts, data, start, end):
+        newline = [at for at in range(max(start, 1), end) if data[at - 1 : at] == b"\n"]
+        space = [at for at in range(max(start, 1), end) if data[at : at + 1] == b" "]
+        return np.array(newline if rule == "after any newline" else space, np.int64)
+
+    monkeypatch.setattr(Cuts, "_exact", simple)
+    for name in ("whitespace", "python", "crlf"):
+        assert wrong_cuts(encoding, samples.SAMPLES[name]), f"{rule} should be wrong somewhere in {name}"
+
+
+@pytest.mark.parametrize("dropped", ["_is_space_cut", "_side_by_side", "_cased_alike"])
+def test_every_condition_of_the_rules_is_needed(dropped, monkeypatch):
+    """Each rule without its condition is found out: none of them is there for show."""
+    if dropped == "_is_space_cut":
+        monkeypatch.setattr("shardmill.cuts._is_space_cut", lambda data, at: 0 < at < len(data) - 1)
+        assert wrong_cuts("cl100k_base", samples.WHITESPACE)
+    elif dropped == "_side_by_side":
+        cuts = load_once("o200k_base").cuts
+        monkeypatch.setattr(cuts, "_side_by_side", np.zeros_like(cuts._side_by_side))
+        assert wrong_cuts("o200k_base", samples.CHINESE_WITHOUT_PUNCTUATION)
+    else:
+        monkeypatch.setattr("shardmill.cuts._cased_alike", lambda kind, **_: np.ones(len(kind), np.bool_))
+        cuts = load_once("o200k_base").cuts
+        monkeypatch.setattr(cuts, "_side_by_side", np.zeros_like(cuts._side_by_side))
+        assert wrong_cuts("o200k_base", "a中文Bc")
+
+
+def test_every_token_is_what_merging_makes_of_its_bytes(encoding):
+    """The word rule needs it: a part of a word that is a token by itself must not be merged otherwise inside the word."""
+    from shardmill.tokens.tokenizer import read_ranks
+
+    ranks = read_ranks(encoding)
+    assert [token for token in ranks if len(token) < 40 and merged(token, ranks) != [token]] == []
+
+
+def merged(token, ranks):
+    parts = [token[i : i + 1] for i in range(len(token))]
+    while len(parts) > 1:
+        rank, i = min((ranks.get(parts[i] + parts[i + 1], len(ranks)), i) for i in range(len(parts) - 1))
+        if rank == len(ranks):
+            break
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+    return parts
+
+
+@pytest.mark.parametrize("name", PROSE)
+def test_every_kind_of_prose_has_many_places_to_cut(encoding, tokenizer, name):
+    data = samples.SAMPLES[name].encode()
+    places = [0, *tokenizer.cuts._exact(data, 0, len(data)).tolist(), len(data)]
+    assert max(b - a for a, b in itertools.pairwise(places)) < 200
+
+
+@pytest.mark.parametrize("name", ["thai", "chinese_without_punctuation"])
+def test_text_without_spaces_has_places_to_cut(name):
+    for encoding in ("r50k_base", "cl100k_base"):
+        data = samples.SAMPLES[name].encode()
+        assert len(load_once(encoding).cuts._exact(data, 0, len(data))) > len(data) / 30
+
+
+@settings(max_examples=60)
+@given(text=texts(max_pieces=8), low=st.integers(0, 2000), size=st.integers(0, 2000))
+def test_last_and_first_stay_inside_their_bounds(encoding, text, low, size):
+    data, cuts = text.encode(), load_once(encoding).cuts
+    high = min(low + size, len(data))
+    last, first = cuts.last(data, low, high), cuts.first(data, low, high)
+    assert last is None or low < last < high
+    assert first is None or low <= first < high
+    named = cuts._exact(data, max(low + 1, 1), high) if low + 1 < high else []
+    assert (last is None) == (len(named) == 0 and last is None)
+    assert not len(named) or (last is not None and first is not None)
+
+
+@settings(max_examples=40)
+@given(text=texts(max_pieces=6), cut=st.integers(0, 4000), before=st.integers(0, 3000))
+def test_first_depends_only_on_the_text_around(encoding, text, cut, before):
+    """The border of a passage must not move with the block that is read: context on both sides decides alone."""
+    data, cuts = (samples.ALL + text + samples.ALL).encode(), load_once(encoding).cuts
+    low = CONTEXT_BYTES + cut
+    start = max(0, low - CONTEXT_BYTES - 3 - before)
+    while data[start] & 0xC0 == 0x80:
+        start -= 1
+    found = cuts.first(data, low, low + 2000)
+    assert cuts.first(data[start : low + 2000 + CONTEXT_BYTES], low - start, low - start + 2000) in (
+        None if found is None else found - start,
+    )
+
+
+def test_bytes_that_are_not_utf8_are_never_beside_a_cut(encoding, tokenizer):
+    """So that putting U+FFFD for them gives the same text whether it is done before the cut or after."""
+    rng = random.Random(5)
+    good = samples.ALL.encode()
+    for _ in range(300):
+        at = rng.randrange(len(good) - 60)
+        data = bytearray(good[at : at + 60])
+        for _ in range(rng.randrange(1, 6)):
+            data[rng.randrange(len(data))] = rng.randrange(0x80, 0x100)
+        whole = bytes(data).decode(errors="replace")
+        for cut in cuts_of(tokenizer.cuts, bytes(data)):
+            left, right = (bytes(half).decode(errors="replace") for half in (data[:cut], data[cut:]))
+            assert left + right == whole, (bytes(data), cut)
+            assert reference.encode(encoding, left) + reference.encode(encoding, right) == reference.encode(encoding, whole)
+
+
+def test_only_spaces_and_lines_are_cut_when_nothing_else_is_known():
+    data = "x中文字。y z\nw don't".encode()
+    places = Cuts("spaces")._exact(data, 0, len(data)).tolist()
+    assert [data[at - 1 : at + 1] for at in places] == [b"y ", b"\nw", b"w "]
+
+
+def test_an_unknown_tokenizer_is_never_cut():
+    data = samples.ENGLISH.encode()
+    cuts = Cuts("unknown")
+    assert cuts.last(data, 0, len(data)) is None
+    assert cuts.first(data, 0, len(data)) is None
+    assert not any(cuts.is_line_cut(data, at) for at in range(len(data)))
+
+
+def test_all_encodings_are_tested():
+    assert set(ENCODINGS) == {"r50k_base", "cl100k_base", "o200k_base"}
