@@ -4,7 +4,9 @@ import json
 from functools import lru_cache
 
 import pytest
+import samples
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 from shardmill.tokens.tokenizer import ENCODINGS, byte_alphabet, load, read_ranks
 
@@ -18,6 +20,20 @@ settings.register_profile(
 settings.load_profile("shardmill")
 
 load_once = lru_cache(maxsize=8)(load)
+
+
+@st.composite
+def _snippets(draw):
+    text = draw(st.sampled_from(list(samples.SAMPLES.values())))
+    start = draw(st.integers(0, len(text) - 1))
+    return text[start : start + draw(st.integers(1, 40))]
+
+
+def texts(*, max_pieces):
+    """Snippets of the samples, nasty characters and any Unicode, in a row."""
+    unicode = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+    piece = st.one_of(_snippets(), _snippets(), st.sampled_from(samples.NASTY), unicode)
+    return st.lists(piece, max_size=max_pieces).map("".join)
 
 
 @pytest.fixture(params=list(ENCODINGS))

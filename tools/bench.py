@@ -9,6 +9,7 @@ Speed is best of N, all contenders taking turns, so that a noisy neighbour distu
 import argparse
 import dataclasses
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -24,7 +25,6 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import psutil  # type: ignore[import-untyped]
 
 MB = 1_000_000
@@ -37,6 +37,7 @@ SLICE_BYTES = 4 * MIB
 SCRIPT_BYTES = 16 * MB  # the usual script is slow, and no faster on more
 SMALL_TEXT = 64 * MB  # below this the clock measures little more than its own noise
 SAMPLE_SECONDS = 0.02
+DOCUMENT_BYTES = 62
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +49,7 @@ class Cost:
     peak: int = 0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Row:
     """A line of the table; kept is None where nothing was promised."""
 
@@ -56,6 +57,18 @@ class Row:
     figure: str
     promised: str = ""
     kept: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What is written as JSON: the table, and every single measurement behind it."""
+
+    format: int = 1
+    quick: bool
+    machine: dict[str, str]
+    rows: list[Row]
+    speed: dict[str, list[Cost]]
+    memory: dict[str, Cost]
 
 
 # ---- running things
@@ -115,10 +128,12 @@ def raw_gigatoken(file: Path) -> Cost:
     data = file.read_bytes()
     engine = gigatoken.Tokenizer.from_tiktoken(vocabulary_file("r50k_base"), pretokenizer="gpt2")
     engine.encode_batch([b"x"], parallel=False)
-    with _clock() as cost:
+
+    def encode() -> None:
         for at in range(0, len(data), SLICE_BYTES):
             engine.encode_batch([data[at : at + SLICE_BYTES]], parallel=False)
-    return cost()
+
+    return _timed(encode)
 
 
 def usual_script(file: Path) -> Cost:
@@ -131,23 +146,19 @@ def usual_script(file: Path) -> Cost:
     ranks = read_ranks("r50k_base")
     encoding = tiktoken.Encoding("gpt2", pat_str=known.pattern, mergeable_ranks=ranks, special_tokens=known.specials)
     encoding.encode_ordinary("x")
-    output = file.with_suffix(".bin")
-    with _clock() as cost, open(file, encoding="utf-8") as text, open(output, "wb") as tokens:
-        while chunk := text.read(1_000_000):
-            np.array(encoding.encode_ordinary(chunk), np.uint16).tofile(tokens)
-    output.unlink()
-    return cost()
+
+    def encode() -> None:
+        with open(file, encoding="utf-8") as text, open(file.with_suffix(".bin"), "wb") as tokens:
+            while chunk := text.read(1_000_000):
+                np.array(encoding.encode_ordinary(chunk), np.uint16).tofile(tokens)
+
+    return _timed(encode)
 
 
-class _clock:
-    """Times the block it is around; called, it says the cost."""
-
-    def __enter__(self) -> Callable[[], Cost]:
-        self._start = time.perf_counter(), time.process_time()
-        return lambda: Cost(wall=self._wall, cpu=self._cpu)
-
-    def __exit__(self, *_: object) -> None:
-        self._wall, self._cpu = time.perf_counter() - self._start[0], time.process_time() - self._start[1]
+def _timed(work: Callable[[], None]) -> Cost:
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Cost(wall=time.perf_counter() - wall, cpu=time.process_time() - cpu)
 
 
 CHILDREN = {"gigatoken": raw_gigatoken, "script": usual_script}
@@ -156,21 +167,22 @@ CHILDREN = {"gigatoken": raw_gigatoken, "script": usual_script}
 # ---- texts that are hard on memory, written piece by piece
 
 
+def pieces_of(text: Path) -> Iterator[bytes]:
+    with open(text, "rb") as f:
+        while piece := f.read(MIB):
+            yield piece
+
+
 def english(text: Path) -> Iterator[bytes]:
     """The text again and again, a counter before each copy."""
-    copy = 0
-    while True:
+    for copy in itertools.count():
         yield b"\n\ncopy %d\n\n" % copy
-        with open(text, "rb") as f:
-            while chunk := f.read(MIB):
-                yield chunk
-        copy += 1
+        yield from pieces_of(text)
 
 
 def unseen_words() -> Iterator[bytes]:
     """Words of 5 to 12 letters, none of them twice: counters, scrambled by a factor that is prime to 26."""
-    start = 0
-    while True:
+    for start in itertools.count(step=4096):
         counter = np.arange(start, start + 4096, dtype=np.int64)
         for length in range(5, 13):
             code = counter * 1_000_000_007 % 26**length
@@ -178,7 +190,6 @@ def unseen_words() -> Iterator[bytes]:
             for place in range(length):
                 letters[:, place] = ord("a") + code // 26**place % 26
             yield letters.tobytes()
-        start += len(counter)
 
 
 def letters_and_digits() -> Iterator[bytes]:
@@ -193,41 +204,26 @@ def han() -> Iterator[bytes]:
     """One line of Chinese characters without punctuation."""
     rng = np.random.default_rng(0)
     while True:
-        yield _utf8(rng.integers(0x4E00, 0x9FA6, MIB // 3))
-
-
-def _utf8(points: npt.NDArray[np.int64]) -> bytes:
-    return (
-        np.stack([0xE0 | points >> 12, 0x80 | points >> 6 & 63, 0x80 | points & 63], axis=1).astype(np.uint8).tobytes()
-    )
+        yield "".join(map(chr, rng.integers(0x4E00, 0x9FA6, MIB // 3))).encode()
 
 
 def one_line_documents() -> Iterator[bytes]:
-    number = 0
-    while True:
-        yield b"document %d says only this, and that %d is its number in another order\n" % (
-            number,
-            number * 7919 % 1_000_003,
-        )
-        number += 1
+    """Each DOCUMENT_BYTES long."""
+    for number in itertools.count():
+        yield b"%08d is the number of this document, and this is all.\n" % number
 
 
 def write_text(file: Path, pieces: Iterator[bytes], size: int) -> Path:
-    """The first size bytes of pieces, to the last whole character."""
-    with open(file, "wb") as f:
-        while f.tell() < size:
-            f.write(next(pieces))
-        f.truncate(size)
-    with open(file, "rb+") as f:
-        f.seek(max(0, size - 4))
-        f.truncate(max(0, size - 4) + len(f.read().decode("utf-8", "ignore").encode()))
-    return file
-
-
-def write_documents(file: Path, count: int) -> Path:
-    with open(file, "wb") as f:
-        for _, line in zip(range(count), one_line_documents(), strict=False):
-            f.write(line)
+    """The first size bytes of pieces, or all of them; ends with a whole character."""
+    with open(file, "wb+") as f:
+        while f.tell() < size and (piece := next(pieces, b"")):
+            f.write(piece)
+        end = min(size, f.tell())
+        f.seek(end)
+        while b"\x80" <= f.read(1) < b"\xc0":  # inside a character
+            end -= 1
+            f.seek(end)
+        f.truncate(end)
     return file
 
 
@@ -236,11 +232,10 @@ def write_documents(file: Path, count: int) -> Path:
 
 def measure_speed(text: Path, folder: Path, repeat: int) -> dict[str, list[Cost]]:
     """All contenders in turn, repeat times."""
-    with open(text, "rb") as f:
-        head = write_text(folder / "head.txt", iter(lambda: f.read(MIB), None), min(SCRIPT_BYTES, text.stat().st_size))
-    small = write_text(folder / "small.txt", iter([head.read_bytes()[:1000]]), min(1000, text.stat().st_size))
     whole = folder / "whole.txt"
     whole.symlink_to(text.resolve())
+    head = write_text(folder / "head.txt", pieces_of(text), SCRIPT_BYTES)
+    small = write_text(folder / "small.txt", pieces_of(text), 1000)
     contenders: dict[str, Callable[[], Cost]] = {
         "raw": lambda: child("gigatoken", whole),
         "start": lambda: prepare(small, "--workers", "1"),
@@ -258,31 +253,21 @@ def measure_speed(text: Path, folder: Path, repeat: int) -> dict[str, list[Cost]
 
 def speed_rows(costs: dict[str, list[Cost]], text: Path) -> list[Row]:
     size = text.stat().st_size
-    best = {name: Cost(wall=min(c.wall for c in all_), cpu=min(c.cpu for c in all_)) for name, all_ in costs.items()}
-    raw, script = best["raw"], best["script"]
+    best = {name: Cost(wall=min(c.wall for c in many), cpu=min(c.cpu for c in many)) for name, many in costs.items()}
+    raw, script, script_size = best["raw"], best["script"], min(SCRIPT_BYTES, size)
     one, two = _less(best["one"], best["start"]), _less(best["two"], best["start_two"])
-    of_raw, of_script = raw.wall / one.wall, (size / one.wall) / (min(SCRIPT_BYTES, size) / script.wall)
-    small = "; small, so these are rough" if size < SMALL_TEXT else ""
+    of_raw, of_script, of_one = raw.wall / one.wall, size / one.wall / script_size * script.wall, one.wall / two.wall
+    small = "; it is small, so the speeds are rough" if size < SMALL_TEXT else ""
     return [
-        Row(what="text", figure=f"{text.name}, {size / MB:,.1f} MB{small}"),
-        Row(what="(a) raw gigatoken, in memory, one thread", figure=_rate(size, raw)),
-        Row(what="(b) the usual streaming script", figure=_rate(min(SCRIPT_BYTES, size), script)),
-        Row(what="shardmill, 1 worker, file to files", figure=_rate(size, one)),
-        Row(what="shardmill, 2 workers", figure=_rate(size, two)),
-        Row(what="its start-up, not counted above", figure=f"{best['start'].wall:.2f} s"),
-        Row(
-            what="1 worker / (a)",
-            figure=f"{of_raw:.2f} (CPU time: {raw.cpu / one.cpu:.2f})",
-            promised="≥ 0.80",
-            kept=of_raw >= 0.8,
-        ),
-        Row(what="1 worker / (b)", figure=f"{of_script:.1f}×", promised="≥ 12×", kept=of_script >= 12),
-        Row(
-            what="2 workers / 1 worker",
-            figure=f"{one.wall / two.wall:.2f}×",
-            promised="≥ 1.7×",
-            kept=one.wall / two.wall >= 1.7,
-        ),
+        Row("text", f"{text.name}, {size / MB:,.1f} MB{small}"),
+        Row("(a) raw gigatoken, in memory, one thread", _rate(size, raw)),
+        Row("(b) the usual streaming script", _rate(script_size, script)),
+        Row("shardmill, 1 worker, file to files", _rate(size, one)),
+        Row("shardmill, 2 workers", _rate(size, two)),
+        Row("its start-up, not counted above", f"{best['start'].wall:.2f} s"),
+        Row("1 worker / (a)", f"{of_raw:.2f} (by CPU time {raw.cpu / one.cpu:.2f})", "≥ 0.80", of_raw >= 0.8),
+        Row("1 worker / (b)", f"{of_script:.1f}×", "≥ 12×", of_script >= 12),
+        Row("2 workers / 1 worker", f"{of_one:.2f}×", "≥ 1.7×", of_one >= 1.7),
     ]
 
 
@@ -295,52 +280,42 @@ def _rate(size: int, cost: Cost) -> str:
 
 
 def measure_memory(text: Path, folder: Path, scale: int) -> dict[str, Cost]:
-    """Peaks with 2 workers and 512 MiB; scale shrinks the inputs."""
-    inputs: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
-        "English, 250 MB": (lambda f: write_text(f, english(text), 250 * MB // scale), ()),
-        "English, 1 GB": (lambda f: write_text(f, english(text), 1000 * MB // scale), ()),
-        "words never seen twice, 100 MB": (lambda f: write_text(f, unseen_words(), 100 * MB // scale), ()),
-        "words never seen twice, 400 MB": (lambda f: write_text(f, unseen_words(), 400 * MB // scale), ()),
-        "one 300 MB line of letters and digits": (lambda f: write_text(f, letters_and_digits(), 300 * MB // scale), ()),
-        "one 300 MB line of Chinese characters": (lambda f: write_text(f, han(), 300 * MB // scale), ()),
-        "2,000,000 one-line documents": (lambda f: write_documents(f, 2_000_000 // scale), ("--separator", r"\n")),
+    """The cost of each hard text with 2 workers; scale shrinks them."""
+    texts: dict[str, tuple[Callable[[], Iterator[bytes]], int]] = {
+        "English, 250 MB": (lambda: english(text), 250 * MB),
+        "English, 1 GB": (lambda: english(text), 1000 * MB),
+        "words never seen twice, 100 MB": (unseen_words, 100 * MB),
+        "words never seen twice, 400 MB": (unseen_words, 400 * MB),
+        "one 300 MB line of letters and digits": (letters_and_digits, 300 * MB),
+        "one 300 MB line of Chinese characters": (han, 300 * MB),
+        "2,000,000 one-line documents": (one_line_documents, 2_000_000 * DOCUMENT_BYTES),
     }
     costs = {}
-    for name, (write, options) in inputs.items():
-        file = write(folder / "memory.txt")
+    for name, (pieces, size) in texts.items():
+        file = write_text(folder / "memory.txt", pieces(), size // scale)
+        options = ("--separator", r"\n") if pieces is one_line_documents else ()
         costs[name] = prepare(file, "--workers", "2", *options, watch=True)
-        file.unlink()
     return costs
 
 
 def memory_rows(costs: dict[str, Cost], *, quick: bool) -> list[Row]:
-    rows = [
-        Row(
-            what=f"peak memory: {name}",
-            figure=f"{cost.peak / MIB:.0f} MiB",
-            promised="≤ 512 MiB",
-            kept=cost.peak <= 512 * MIB,
-        )
-        for name, cost in costs.items()
-    ]
-    for less, more in (
-        ("English, 250 MB", "English, 1 GB"),
-        ("words never seen twice, 100 MB", "words never seen twice, 400 MB"),
-    ):
-        growth = costs[more].peak / costs[less].peak
-        what = f"its growth, 4 times the input: {less.split(',')[0]}"
-        # A tenth of the input does not fill the caches, so that the peak still depends on it.
-        rows.append(Row(what=what, figure=f"{growth:.2f}×", promised="≤ 1.05×", kept=None if quick else growth <= 1.05))
+    peaks = {name: cost.peak / MIB for name, cost in costs.items()}
+    rows = [Row(f"peak memory: {name}", f"{peak:.0f} MiB", "≤ 512 MiB", peak <= 512) for name, peak in peaks.items()]
+    for what, less, more in (("English", "250 MB", "1 GB"), ("words never seen twice", "100 MB", "400 MB")):
+        growth = peaks[f"{what}, {more}"] / peaks[f"{what}, {less}"]
+        # A tenth of the text does not fill the caches: the peak still grows with it.
+        kept = None if quick else growth <= 1.05
+        rows.append(Row(f"peak memory of 4 times the input: {what}", f"{growth:.2f}×", "≤ 1.05×", kept))
     return rows
 
 
 def startup_rows(text: Path, folder: Path) -> list[Row]:
-    hint = min(run([SHARDMILL, "--help"]).wall for _ in range(5))
-    file = write_text(folder / "mb.txt", english(text), MB)
+    usage = min(run([SHARDMILL, "--help"]).wall for _ in range(5))
+    file = write_text(folder / "one-mb.txt", english(text), MB)
     whole = min(prepare(file).wall for _ in range(3))
     return [
-        Row(what="shardmill --help", figure=f"{hint:.2f} s", promised="< 0.5 s", kept=hint < 0.5),
-        Row(what="1 MB of text, the whole command", figure=f"{whole:.2f} s", promised="< 2 s", kept=whole < 2),
+        Row("shardmill --help", f"{usage:.2f} s", "< 0.5 s", usage < 0.5),
+        Row("1 MB of text, the whole command", f"{whole:.2f} s", "< 2 s", whole < 2),
     ]
 
 
@@ -381,18 +356,19 @@ def table(machine: dict[str, str], rows: list[Row], *, quick: bool) -> str:
 def put_into(readme: Path, text: str) -> None:
     """Replace what stands between the two bench marks."""
     start, end = "<!-- bench:start -->", "<!-- bench:end -->"
-    before, found, rest = readme.read_text().partition(start)
+    before, found, rest = readme.read_text(encoding="utf-8").partition(start)
     _, found_end, after = rest.partition(end)
     if not (found and found_end):
         sys.exit(f"bench: {readme} has no {start} … {end} to put the table between")
-    readme.write_text(f"{before}{start}\n{text}\n{end}{after}")
+    readme.write_text(f"{before}{start}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def choose_text(given: str | None) -> Path:
-    candidates = [given or os.environ.get("BENCH_TEXT"), *SAMPLES]
-    text = next((Path(path) for path in candidates if path and (path == given or Path(path).is_file())), None)
-    if text is None or not text.is_file():
-        sys.exit(f"bench: no text at {text or 'BENCH_TEXT'}; name a UTF-8 text file: python tools/bench.py TEXT")
+    """The text asked for, else the bundled sample: once, since a text repeated would flatter every cache."""
+    asked = given or os.environ.get("BENCH_TEXT")
+    text = Path(asked) if asked else next(filter(Path.is_file, SAMPLES), SAMPLES[0])
+    if not text.is_file():
+        sys.exit(f"bench: no file {text}; name a UTF-8 text file: python tools/bench.py TEXT")
     return text
 
 
@@ -416,24 +392,15 @@ def main() -> None:
         return
     text = choose_text(options.text)
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=options.out) as name:
+    with tempfile.TemporaryDirectory(dir=options.out) as name:  # not in /tmp, which may be memory
         folder = Path(name)
         speed = measure_speed(text, folder, options.repeat)
         memory = measure_memory(text, folder, 10 if options.quick else 1)
         rows = [*speed_rows(speed, text), *memory_rows(memory, quick=options.quick), *startup_rows(text, folder)]
     machine = stamp()
-    costs = {
-        **{name: [dataclasses.asdict(c) for c in all_] for name, all_ in speed.items()},
-        **{name: dataclasses.asdict(c) for name, c in memory.items()},
-    }
-    result = {
-        "format": 1,
-        "quick": options.quick,
-        "machine": machine,
-        "rows": [dataclasses.asdict(row) for row in rows],
-        "costs": costs,
-    }
-    (options.out / "bench.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    result = Result(quick=options.quick, machine=machine, rows=rows, speed=speed, memory=memory)
+    content = json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False)
+    (options.out / "bench.json").write_text(content + "\n", encoding="utf-8")
     shown = table(machine, rows, quick=options.quick)
     print(shown)
     if options.readme:
