@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types format bench slow guard lock clean
+.PHONY: help setup demo test check lint types format bench slow guard docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -43,6 +43,9 @@ slow: $(VENV)/.ready ## the tests that take minutes
 
 guard: $(VENV)/.ready ## compute anew the table of code points on which the engines differ
 	$(BIN)/python tools/make_guard.py
+
+docs: $(VENV)/.ready ## write docs/cli.md from the commands' help
+	$(BIN)/python tools/make_cli_docs.py
 
 lock: $(VENV)/.ready ## write constraints.txt from what is installed
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^shardmill' > constraints.txt

@@ -4,10 +4,10 @@ import json
 from functools import lru_cache
 
 import pytest
-import samples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+import samples
 from shardmill.tokens.tokenizer import ENCODINGS, byte_alphabet, load, read_ranks
 
 settings.register_profile(

@@ -2,20 +2,50 @@
 
 import itertools
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 import pytest
-import reference
-import samples
-from conftest import load_once, texts
+import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import reference
+import samples
+from conftest import load_once, texts
 from shardmill.cuts import CONTEXT_BYTES, Cuts
-from shardmill.tokens.tokenizer import ENCODINGS
+from shardmill.tokens.tokenizer import ENCODINGS, read_ranks
 
 SMALL_ALPHABET = ("a", "B", "'", "s", " ", "\n", "/", "中", "!", "1", "\u0301", "\u3000")
-PROSE = "english chinese japanese korean hindi arabic russian german python c".split()
+LETTERS = ("a", "B", "é", "É", "中", "文", "ʰ", "\u0301", "'", "s", "。", "1")
+PROSE = ["english", "chinese", "japanese", "korean", "hindi", "arabic", "russian", "german", "python", "c"]
+
+
+@dataclass
+class Subject:
+    """A tokenizer, and the places where it may be cut."""
+
+    cuts: Cuts
+    encode: Callable[[str], list[int]]
+
+
+def real(encoding):
+    return Subject(load_once(encoding).cuts, partial(reference.encode, encoding))
+
+
+@lru_cache(maxsize=8)
+def strict(encoding):
+    """The pattern of an encoding with a vocabulary of nearly all pairs of bytes: a pretoken that begins elsewhere shows.
+
+    Only where a character beyond ASCII follows another there is no pair, so there are many places to cut.
+    """
+    pairs = (bytes([a, b]) for a in reversed(range(256)) for b in range(256) if not (0x80 <= a < 0xC0 <= b))
+    ranks = {token: rank for rank, token in enumerate([*(bytes([a]) for a in range(256)), *pairs])}
+    known = ENCODINGS[encoding]
+    encoder = tiktoken.Encoding("strict", pat_str=known.pattern, mergeable_ranks=ranks, special_tokens={})
+    return Subject(Cuts(known.family, ranks), encoder.encode_ordinary)
 
 
 def cuts_of(cuts, data):
@@ -27,69 +57,72 @@ def cuts_of(cuts, data):
     return sorted(named)
 
 
-def wrong_cuts(encoding, text):
+def wrong_cuts(subject, text):
     """The cuts named for this text that change its tokens, cut one at a time; [-1] if only all at once do."""
-    data, whole = text.encode(), reference.encode(encoding, text)
-    named = cuts_of(load_once(encoding).cuts, data)
-    wrong = [cut for cut in named if pieces(encoding, data, [cut]) != whole]
-    return wrong or ([-1] if pieces(encoding, data, named) != whole else [])
+    data, whole = text.encode(), subject.encode(text)
+    named = cuts_of(subject.cuts, data)
+    wrong = [cut for cut in named if pieces(subject, data, [cut]) != whole]
+    return wrong or ([-1] if pieces(subject, data, named) != whole else [])
 
 
-def pieces(encoding, data, cuts):
+def pieces(subject, data, cuts):
     borders = zip([0, *cuts], [*cuts, len(data)])
-    return [token for a, b in borders for token in reference.encode(encoding, data[a:b].decode())]
+    return [token for a, b in borders for token in subject.encode(data[a:b].decode())]
+
+
+@pytest.fixture(params=[real, strict])
+def subject(request, encoding):
+    return request.param(encoding)
+
+
+@settings(max_examples=150)
+@given(text=texts(max_pieces=12))
+def test_a_cut_changes_no_token(subject, text):
+    assert wrong_cuts(subject, text) == []
 
 
 @settings(max_examples=250)
-@given(text=texts(max_pieces=12))
-def test_a_cut_changes_no_token(encoding, text):
-    assert wrong_cuts(encoding, text) == []
-
-
-@settings(max_examples=400)
 @given(text=st.lists(st.sampled_from(samples.NASTY), max_size=24).map("".join))
-def test_a_cut_among_nasty_characters_changes_no_token(encoding, text):
-    assert wrong_cuts(encoding, text) == []
+def test_a_cut_among_nasty_characters_changes_no_token(subject, text):
+    assert wrong_cuts(subject, text) == []
 
 
 @pytest.mark.parametrize("name", samples.SAMPLES)
-def test_a_cut_in_any_script_changes_no_token(encoding, name):
-    assert wrong_cuts(encoding, samples.SAMPLES[name]) == []
+def test_a_cut_in_any_script_changes_no_token(subject, name):
+    assert wrong_cuts(subject, samples.SAMPLES[name]) == []
 
 
-def test_a_cut_in_any_short_text_changes_no_token(encoding, tokenizer):
-    """All texts of up to four characters of a small alphabet, and every 13th of five and 101st of six."""
-    short = itertools.chain.from_iterable(itertools.product(SMALL_ALPHABET, repeat=size) for size in range(1, 5))
-    longer = itertools.islice(itertools.product(SMALL_ALPHABET, repeat=5), 0, None, 13)
-    longest = itertools.islice(itertools.product(SMALL_ALPHABET, repeat=6), 0, None, 101)
+@pytest.mark.parametrize("alphabet", [SMALL_ALPHABET, LETTERS], ids=["small_alphabet", "letters"])
+def test_a_cut_in_any_short_text_changes_no_token(encoding, alphabet):
+    """Every text of up to three characters, every third of four and 47th of five, from its start to its end."""
+    subject = strict(encoding)
+    drawn = [
+        (itertools.product(alphabet, repeat=size), step) for size, step in [(1, 1), (2, 1), (3, 1), (4, 3), (5, 47)]
+    ]
     wrong, checked = [], 0
-    for text in map("".join, itertools.chain(short, longer, longest)):
+    for text in ("".join(chars) for product, step in drawn for chars in itertools.islice(product, 0, None, step)):
         data = text.encode()
-        named = {int(at) for at in tokenizer.cuts._exact(data, 0, len(data))}
-        named |= {tokenizer.cuts.last(data, 0, len(data)), tokenizer.cuts.first(data, 0, len(data))} - {None}
-        for cut in named:
-            checked += 1
-            if pieces(encoding, data, [cut]) != reference.encode(encoding, text):
-                wrong.append((text, cut))
+        named = {int(at) for at in subject.cuts._exact(data, 0, len(data))}
+        named |= {subject.cuts.last(data, 0, len(data)), subject.cuts.first(data, 0, len(data))} - {None}
+        checked += len(named)
+        wrong += [(text, cut) for cut in named if pieces(subject, data, [cut]) != subject.encode(text)]
     assert wrong == []
-    assert checked > 10_000
+    assert checked > 1_000
 
 
-def test_a_cut_in_any_five_characters_inside_a_text_changes_no_token(encoding, tokenizer):
-    """All 248,832 of them, each between two words; cut at one place of each, then at the next."""
-    words = ["q" + "".join(five) + " q" for five in itertools.product(SMALL_ALPHABET, repeat=5)]
+@pytest.mark.parametrize("alphabet", [SMALL_ALPHABET, LETTERS], ids=["small_alphabet", "letters"])
+def test_a_cut_in_any_five_characters_inside_a_text_changes_no_token(encoding, alphabet):
+    """All 248,832 of them, each between two words; cut at the first place of each, then at the second, …"""
+    subject = strict(encoding)
+    words = ["q" + "".join(five) + " q" for five in itertools.product(alphabet, repeat=5)]
     data = "".join(words).encode()
     starts = np.cumsum([0, *(len(word.encode()) for word in words)])
-    inside = np.diff(starts)
-    whole = np.array(reference.encode(encoding, data.decode()))
-    exact = tokenizer.cuts._exact(data, 0, len(data))
-    word_of = np.searchsorted(starts, exact, side="right") - 1
-    place = exact - starts[word_of]
+    whole = subject.encode(data.decode())
+    exact = subject.cuts._exact(data, 0, len(data))
+    place = exact - starts[np.searchsorted(starts, exact, side="right") - 1]
     assert len(exact) > 300_000
-    for at in range(1, int(inside.max())):
-        chosen = exact[place == at]
-        if len(chosen):
-            assert np.array_equal(np.array(pieces(encoding, data, chosen.tolist())), whole), at
+    for at in np.unique(place):
+        assert pieces(subject, data, exact[place == at].tolist()) == whole, f"{at} bytes into one of the words"
 
 
 @pytest.mark.parametrize("rule", ["after any newline", "before any space"])
@@ -102,31 +135,28 @@ def test_the_check_finds_a_rule_that_is_not_exact(encoding, rule, monkeypatch):
         return np.array(newline if rule == "after any newline" else space, np.int64)
 
     monkeypatch.setattr(Cuts, "_exact", simple)
-    for name in ("whitespace", "python", "crlf"):
-        assert wrong_cuts(encoding, samples.SAMPLES[name]), f"{rule} should be wrong somewhere in {name}"
+    assert wrong_cuts(strict(encoding), samples.WHITESPACE)
+    # r50k_base has hardly a token with a space inside, so there the second rule does little harm.
+    assert (encoding, rule) == ("r50k_base", "before any space") or wrong_cuts(real(encoding), samples.WHITESPACE)
 
 
-@pytest.mark.parametrize("dropped", ["_is_space_cut", "_side_by_side", "_cased_alike"])
-def test_every_condition_of_the_rules_is_needed(dropped, monkeypatch):
+def test_every_condition_of_the_rules_is_needed(monkeypatch):
     """Each rule without its condition is found out: none of them is there for show."""
-    if dropped == "_is_space_cut":
-        monkeypatch.setattr("shardmill.cuts._is_space_cut", lambda data, at: 0 < at < len(data) - 1)
-        assert wrong_cuts("cl100k_base", samples.WHITESPACE)
-    elif dropped == "_side_by_side":
+    with monkeypatch.context() as patch:
+        patch.setattr("shardmill.cuts._is_space_cut", lambda data, at: 0 < at < len(data) - 1)
+        assert wrong_cuts(real("cl100k_base"), samples.WHITESPACE)
+    with monkeypatch.context() as patch:
         cuts = load_once("o200k_base").cuts
-        monkeypatch.setattr(cuts, "_side_by_side", np.zeros_like(cuts._side_by_side))
-        assert wrong_cuts("o200k_base", samples.CHINESE_WITHOUT_PUNCTUATION)
-    else:
-        monkeypatch.setattr("shardmill.cuts._cased_alike", lambda kind, **_: np.ones(len(kind), np.bool_))
-        cuts = load_once("o200k_base").cuts
-        monkeypatch.setattr(cuts, "_side_by_side", np.zeros_like(cuts._side_by_side))
-        assert wrong_cuts("o200k_base", "a中文Bc")
+        patch.setattr(cuts, "_side_by_side", np.zeros_like(cuts._side_by_side))
+        assert wrong_cuts(real("o200k_base"), samples.CHINESE_WITHOUT_PUNCTUATION)
+    with monkeypatch.context() as patch:
+        patch.setattr("shardmill.cuts._cased_alike", lambda kind, **_: np.ones(len(kind), np.bool_))
+        assert wrong_cuts(strict("o200k_base"), "a中文Bc")
+    assert wrong_cuts(strict("o200k_base"), "a中文Bc") == []
 
 
 def test_every_token_is_what_merging_makes_of_its_bytes(encoding):
-    """The word rule needs it: a part of a word that is a token by itself must not be merged otherwise inside the word."""
-    from shardmill.tokens.tokenizer import read_ranks
-
+    """The word rule needs it: half a word that is a token by itself must not be merged otherwise inside the word."""
     ranks = read_ranks(encoding)
     assert [token for token in ranks if len(token) < 40 and merged(token, ranks) != [token]] == []
 
@@ -142,7 +172,7 @@ def merged(token, ranks):
 
 
 @pytest.mark.parametrize("name", PROSE)
-def test_every_kind_of_prose_has_many_places_to_cut(encoding, tokenizer, name):
+def test_every_kind_of_prose_has_many_places_to_cut(tokenizer, name):
     data = samples.SAMPLES[name].encode()
     places = [0, *tokenizer.cuts._exact(data, 0, len(data)).tolist(), len(data)]
     assert max(b - a for a, b in itertools.pairwise(places)) < 200
@@ -163,9 +193,9 @@ def test_last_and_first_stay_inside_their_bounds(encoding, text, low, size):
     last, first = cuts.last(data, low, high), cuts.first(data, low, high)
     assert last is None or low < last < high
     assert first is None or low <= first < high
-    named = cuts._exact(data, max(low + 1, 1), high) if low + 1 < high else []
-    assert (last is None) == (len(named) == 0 and last is None)
-    assert not len(named) or (last is not None and first is not None)
+    if low + 1 < high and len(cuts._exact(data, low + 1, high)):
+        assert last is not None
+        assert first is not None
 
 
 @settings(max_examples=40)
@@ -178,9 +208,8 @@ def test_first_depends_only_on_the_text_around(encoding, text, cut, before):
     while data[start] & 0xC0 == 0x80:
         start -= 1
     found = cuts.first(data, low, low + 2000)
-    assert cuts.first(data[start : low + 2000 + CONTEXT_BYTES], low - start, low - start + 2000) in (
-        None if found is None else found - start,
-    )
+    again = cuts.first(data[start : low + 2000 + CONTEXT_BYTES], low - start, low - start + 2000)
+    assert again == (None if found is None else found - start)
 
 
 def test_bytes_that_are_not_utf8_are_never_beside_a_cut(encoding, tokenizer):
@@ -196,7 +225,9 @@ def test_bytes_that_are_not_utf8_are_never_beside_a_cut(encoding, tokenizer):
         for cut in cuts_of(tokenizer.cuts, bytes(data)):
             left, right = (bytes(half).decode(errors="replace") for half in (data[:cut], data[cut:]))
             assert left + right == whole, (bytes(data), cut)
-            assert reference.encode(encoding, left) + reference.encode(encoding, right) == reference.encode(encoding, whole)
+            assert reference.encode(encoding, left) + reference.encode(encoding, right) == reference.encode(
+                encoding, whole
+            )
 
 
 def test_only_spaces_and_lines_are_cut_when_nothing_else_is_known():

@@ -221,14 +221,9 @@ def _load_json(name: str, path: Path) -> Tokenizer:
 def _family_of(config: dict[str, Any]) -> Family:
     """Which cut rules hold for a tokenizer.json; unknown unless every part of it is understood."""
     model = config["model"]
-    odd = (
-        model.get("type") != "BPE"
-        or model.get("dropout")
-        or model.get("byte_fallback")
-        or model.get("continuing_subword_prefix")
-        or model.get("end_of_word_suffix")
-    )
-    if odd or config.get("truncation") or config.get("padding"):
+    kind = model.get("type") or ("BPE" if "merges" in model else None)  # old files leave it out
+    odd_keys = ("dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")
+    if kind != "BPE" or any(model.get(key) for key in odd_keys) or config.get("truncation") or config.get("padding"):
         return "unknown"
     match config.get("pre_tokenizer"):
         case {"type": "ByteLevel", "add_prefix_space": False, **rest} if rest.get("use_regex", True):

@@ -1,0 +1,94 @@
+"""The documentation cannot rot: what it shows is run, what it lists is compared."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardmill import errors
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def between(text, name):
+    return re.search(rf"<!-- {name}:start -->\n```\w+\n(.*?)```\n<!-- {name}:end -->", text, re.DOTALL)[1]
+
+
+@pytest.fixture
+def playground(tmp_path):
+    text = (ROOT / "samples/tinyshakespeare.txt").read_text()[:200_000]
+    (tmp_path / "book.txt").write_text(text)
+    (tmp_path / "lines.txt").write_text(text)
+    (tmp_path / "stories.txt").write_text("<|endoftext|>".join(text.split("\n\n")))
+    (tmp_path / "corpus").mkdir()
+    for i in range(3):
+        (tmp_path / f"corpus/{i}.txt").write_text(text[i * 1000 : i * 1000 + 5000])
+    return tmp_path
+
+
+def test_the_examples_of_the_readme_run(playground):
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    commands = [line for line in between(README, "examples").splitlines() if line.startswith("shardmill")]
+    assert len(commands) >= 5
+    for command in commands:
+        done = subprocess.run(command, shell=True, cwd=playground, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def test_the_python_example_of_the_readme_runs(playground):
+    done = subprocess.run(
+        [sys.executable, "-c", between(README, "python")], cwd=playground, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_reference_is_what_help_prints():
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from make_cli_docs import PAGE, page
+    finally:
+        sys.path.pop(0)
+    assert (ROOT / PAGE).read_text() == page(), "run `make docs`"
+
+
+def test_the_file_tree_of_the_readme_is_the_truth():
+    tree = re.search(r"```\nsrc/shardmill/\n(.*?)```", README, re.DOTALL)[1]
+    listed = set(re.findall(r"(\w+\.py)", tree))
+    there = {
+        path.name
+        for folder in ("src", "tools")
+        for path in (ROOT / folder).rglob("*.py")
+        if not path.name.startswith("__")
+    }
+    assert listed == there
+
+
+def test_every_error_is_drawn_in_the_tree():
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, errors.ShardmillError):
+            assert re.search(rf"{name} +{kind.exit_code} ", errors.__doc__), name
+
+
+def test_every_clause_of_the_format_is_cited_by_a_test():
+    clauses = set(re.findall(r"\*\*([A-Z]\d+)\*\*", (ROOT / "FORMAT.md").read_text()))
+    tests = "".join(
+        path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path.name != Path(__file__).name
+    )
+    assert clauses and {clause for clause in clauses if not re.search(rf"\b{clause}\b", tests)} == set()
+
+
+def test_links_in_the_documents_lead_somewhere():
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_make_alone_lists_the_targets():
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    for target in ("demo", "test", "bench", "slow", "lint", "types"):
+        assert f"make {target}" in done.stdout

@@ -1,0 +1,233 @@
+"""Names → tokenizers: what ships, what a tokenizer.json may hold, and what the hub gives."""
+
+import hashlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+
+from shardmill import Limits, Spec, prepare
+from shardmill.errors import UsageError
+from shardmill.tokens import tokenizer as tokenizers
+from shardmill.tokens.encoder import choose_engines
+from shardmill.tokens.tokenizer import ENCODINGS, end_of_text, load
+
+TEXT = "The mill's text — 文字がある — isn't <|endoftext|> here.\n\n  x = 1\n" * 40
+
+
+def changed(gpt2_json, tmp_path, **changes):
+    """GPT-2's tokenizer.json with some of its top-level entries replaced."""
+    config = json.loads(Path(gpt2_json).read_text())
+    for key, value in changes.items():
+        config[key] = {**config[key], **value} if key == "model" else value
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def split(pattern):
+    return {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        ],
+    }
+
+
+def added(content, number, **changes):
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"id": number, "content": content, **flags, **changes}
+
+
+def test_gpt2_is_r50k_base():
+    assert load("gpt2") == load("r50k_base") or load("gpt2").digest == load("r50k_base").digest
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "eot"),
+    [("r50k_base", 50257, 50256), ("cl100k_base", 100277, 100257), ("o200k_base", 200019, 199999)],
+)
+def test_the_shipped_vocabularies_are_the_published_ones(name, size, eot):
+    found = load(name)
+    assert found.size == size and end_of_text(found, None) == eot
+    assert hashlib.sha256(found.source.read_bytes()).hexdigest() == ENCODINGS[name].sha256
+
+
+def test_a_damaged_vocabulary_is_refused(tmp_path, monkeypatch):
+    damaged = tmp_path / "r50k_base.tiktoken"
+    damaged.write_bytes(tokenizers.vocabulary_file("r50k_base").read_bytes()[:-10])
+    monkeypatch.setattr(tokenizers, "vocabulary_file", lambda _: damaged)
+    with pytest.raises(UsageError, match="damaged"):
+        load("gpt2")
+
+
+def test_the_patterns_are_those_of_the_installed_tiktoken(monkeypatch):
+    from tiktoken_ext import openai_public
+
+    monkeypatch.setattr(openai_public, "load_tiktoken_bpe", lambda *_, **__: {})
+    for name, known in ENCODINGS.items():
+        theirs = getattr(openai_public, name)()
+        assert (theirs["pat_str"], theirs["special_tokens"]) == (known.pattern, known.specials)
+
+
+def test_a_tokenizer_json_without_a_model_type_is_understood(gpt2_json, tmp_path):
+    """GPT-2's own file is so old that it does not say BPE."""
+    config = json.loads(Path(gpt2_json).read_text())
+    del config["model"]["type"], config["pre_tokenizer"]["use_regex"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(config))
+    found = load(str(tmp_path))
+    assert (found.family, found.plain) == ("gpt2", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "family", "plain"),
+    [
+        ({}, "gpt2", True),
+        ({"pre_tokenizer": split(tokenizers._LLAMA3)}, "cl100k", True),
+        ({"pre_tokenizer": split(ENCODINGS["o200k_base"].pattern)}, "o200k", True),
+        ({"pre_tokenizer": split(r"\w+|\W+")}, "unknown", False),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "unknown", False),
+        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}}, "unknown", False),
+        ({"pre_tokenizer": None}, "unknown", False),
+        ({"normalizer": {"type": "NFC"}}, "spaces", False),
+        ({"normalizer": {"type": "Lowercase"}}, "unknown", False),
+        ({"model": {"byte_fallback": True}}, "unknown", False),
+        ({"added_tokens": [added("<tool>", 50256, special=False)]}, "spaces", False),
+        ({"added_tokens": [added("two words", 50256, special=False)]}, "unknown", False),
+        ({"added_tokens": [added("<strip>", 50256, special=False, lstrip=True)]}, "unknown", False),
+    ],
+)
+def test_only_what_is_understood_is_cut_and_run_fast(gpt2_json, tmp_path, changes, family, plain):
+    found = load(str(changed(gpt2_json, tmp_path, **changes)))
+    assert (found.family, found.plain) == (family, plain)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pre_tokenizer": split(tokenizers._LLAMA3)},
+        {"normalizer": {"type": "NFC"}},
+        {"added_tokens": [added("<|endoftext|>", 50256), added("文字", 50257, special=False)]},
+        {"pre_tokenizer": split(r"\w+|\W+")},
+    ],
+)
+def test_any_tokenizer_json_gives_the_tokens_of_its_reference(gpt2_json, tmp_path, changes):
+    path = changed(gpt2_json, tmp_path, **changes)
+    (tmp_path / "a.txt").write_text(TEXT)
+    for block_bytes in (50, 1 << 20):
+        spec = Spec(
+            inputs=[tmp_path / "a.txt"], output=tmp_path / f"out{block_bytes}", tokenizer=str(path), val_fraction=0
+        )
+        prepare(spec, limits=Limits(block_bytes=block_bytes, workers=2, cache=str(tmp_path / "cache")))
+        assert np.fromfile(tmp_path / f"out{block_bytes}/train.bin", "<u2").tolist() == reference.encode(
+            str(path), TEXT
+        )
+
+
+def test_a_tokenizer_that_the_fast_engine_cannot_run_says_so(gpt2_json, tmp_path):
+    path = changed(gpt2_json, tmp_path, pre_tokenizer=split(r"\w+|\W+"))
+    engines = choose_engines(load(str(path)), "auto", 1 << 40, tmp_path)
+    assert engines.guard is None and "slower" in engines.note
+    with pytest.raises(UsageError, match="--engine auto"):
+        choose_engines(load(str(path)), "gigatoken", 1 << 40, tmp_path)
+
+
+def test_an_unclear_end_of_text_is_asked_for(gpt2_json, tmp_path):
+    two = load(str(changed(gpt2_json, tmp_path, added_tokens=[added("</s>", 50256), added("<|endoftext|>", 50257)])))
+    with pytest.raises(UsageError, match=r"several tokens.*--eot-token"):
+        end_of_text(two, None)
+    assert end_of_text(two, "</s>") == 50256
+    none = load(str(changed(gpt2_json, tmp_path, added_tokens=[])))
+    with pytest.raises(UsageError, match="--eot none"):
+        end_of_text(none, None)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"model": {}}', '{"model": {"vocab": 3}}', "\x00"])
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(UsageError, match=r"tokenizer\.json"):
+        load(str(tmp_path / "tokenizer.json"))
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """Speaks as much of the hub's protocol as a client needs to fetch one file."""
+
+    content = b""
+
+    def do_HEAD(self):
+        self.answer(body=False)
+
+    def do_GET(self):
+        self.answer(body=True)
+
+    def answer(self, *, body):
+        if self.path != "/mills/gpt2/resolve/main/tokenizer.json" and not self.path.endswith("/tokenizer.json"):
+            self.send_error(404)
+            return
+        if "/mills/gpt2/" not in self.path:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("ETag", f'"{hashlib.sha256(self.content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("Content-Length", str(len(self.content)))
+        self.end_headers()
+        if body:
+            self.wfile.write(self.content)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(gpt2_json):
+    Hub.content = Path(gpt2_json).read_bytes()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def command(*args, cwd, endpoint):
+    env = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(cwd / "hf"),
+        "XDG_CACHE_HOME": str(cwd / "cache"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    return subprocess.run(
+        [Path(sys.executable).with_name("shardmill"), *args],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_hub_id_is_fetched_over_the_network(tmp_path, hub):
+    (tmp_path / "a.txt").write_text(TEXT)
+    done = command(
+        "prepare", "a.txt", "-o", "out", "--tokenizer", "mills/gpt2", "--val-fraction", "0", cwd=tmp_path, endpoint=hub
+    )
+    assert done.returncode == 0, done.stderr
+    assert np.fromfile(tmp_path / "out/train.bin", "<u2").tolist() == reference.encode("r50k_base", TEXT)
+
+
+def test_a_hub_id_that_does_not_exist_is_named(tmp_path, hub):
+    (tmp_path / "a.txt").write_text(TEXT)
+    done = command("prepare", "a.txt", "-o", "out", "--tokenizer", "mills/none", cwd=tmp_path, endpoint=hub)
+    assert done.returncode == 2 and "mills/none" in done.stderr and "no such model" in done.stderr
