@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from shardmill.mill import Progress, Result
 
 _LINE_SECONDS = 30.0
+_SLOW_SECONDS = 3.0
+_SLOW_LOADING = (
+    "loading the tokenizer: one that is new here is compared on both engines first, which takes up to a minute, once"
+)
 _EXAMPLES = """
 \b
 Examples:
@@ -304,15 +309,25 @@ class _Reporter:
         self._mode = "bar" if mode == "auto" and sys.stderr.isatty() else mode
         self._last = time.monotonic()
         self._bar: Any = None
+        self._slow: threading.Timer | None = None
 
     def __enter__(self) -> "_Reporter":
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._slow is not None:
+            self._slow.cancel()
         if self._bar is not None:
             self._bar.stop()
 
     def update(self, now: "Progress") -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+        if now.phase == "loading" and self._mode in ("bar", "auto"):
+            self._slow = threading.Timer(_SLOW_SECONDS, _say, [_SLOW_LOADING])
+            self._slow.start()
+            return
         if self._mode == "bar":
             self._show_bar(now)
         elif self._mode == "json" and self._due(1.0, now):
@@ -341,6 +356,8 @@ class _Reporter:
 
 
 def _progress_line(now: "Progress") -> str:
+    if now.phase == "splitting":
+        return f"first pass for the validation set: {_size(now.input_bytes)} of {_size(now.total_bytes)}"
     speed = now.input_bytes / max(now.seconds, 1e-3)
     left = (now.total_bytes - now.input_bytes) / speed if speed else 0.0
     return f"{_size(now.input_bytes)} of {_size(now.total_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {_duration(left)} left, {_size(now.memory)} memory"

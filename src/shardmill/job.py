@@ -1,5 +1,6 @@
 """A Spec → a Job: every question answered before the work begins."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,11 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     )
 
 
-def choose_splitter(job: Job) -> Splitter:
-    """A threshold when there is enough to judge; for small inputs a first pass finds exactly the lowest hashes."""
+def choose_splitter(job: Job, report: Callable[[int], None]) -> Splitter:
+    """A threshold when there is enough to judge; for small inputs a first pass finds exactly the lowest hashes.
+
+    The first pass reports the bytes of each block.
+    """
     fraction, rules = job.spec.val_fraction, job.rules
     if rules.border is not None:
         return Splitter(mode=job.spec.split, limit=rules.border)
@@ -113,6 +117,7 @@ def choose_splitter(job: Job) -> Splitter:
                     rules.known[part.file, part.offset] = Passages(
                         starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced
                     )
+            report(block.input_bytes)
             if len(keys) >= split.enough(fraction):
                 return split.by_threshold(fraction)
     return split.by_lowest(keys, fraction)

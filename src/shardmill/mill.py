@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,13 @@ _PROGRESS_SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a job is; given to on_progress several times a second."""
+    """How far a job is; given to on_progress several times a second.
 
+    First the tokenizer is loaded ("loading"; half a minute when the engines must be compared for a tokenizer
+    seen the first time), then a small input is read once for the split ("splitting"), then comes the work.
+    """
+
+    phase: Literal["loading", "splitting", "milling"]
     input_bytes: int
     total_bytes: int
     tokens: int
@@ -86,6 +91,10 @@ class Done:
     checked_bytes: int = 0
     started: float = field(default_factory=time.perf_counter)
 
+    def add_bytes(self, count: int) -> "Done":
+        self.counts += Counts(input_bytes=count)
+        return self
+
 
 def prepare(
     spec: Spec,
@@ -100,13 +109,15 @@ def prepare(
     complete = _check_output(Path(spec.output), describe(spec, files, tokenizer), files, overwrite=overwrite)
     if complete is not None:
         return Result(output=Path(spec.output), manifest=complete, run={}, notes=(), already_complete=True)
+    report = on_progress or (lambda _: None)
+    report(_progress("loading", sum(file.size for file in files), Done()))
     job = make_job(spec, files, tokenizer, limits or Limits())
     warning = check_space(job)
     _make_room(job, overwrite=overwrite)
 
     writer = RawWriter(job.output, job.dtype, drop_behind=job.big)
     try:
-        done = _run(job, writer, on_progress)
+        done = _run(job, writer, report)
         shards = writer.finish()
     except BaseException:
         writer.abandon()
@@ -128,9 +139,10 @@ def prepare(
     )
 
 
-def _run(job: Job, writer: RawWriter, on_progress: Callable[[Progress], None] | None) -> Done:
+def _run(job: Job, writer: RawWriter, report: Callable[[Progress], None]) -> Done:
     """Start the reader and the workers and write what they bring, in order; pass on the first error any of them met."""
-    splitter = choose_splitter(job)
+    seen = Done()
+    splitter = choose_splitter(job, lambda size: report(_progress("splitting", job.total_bytes, seen.add_bytes(size))))
     line = _Line(job)
     threads = [threading.Thread(target=_read, args=(job, line), name="shardmill-reader", daemon=True)]
     threads += [
@@ -142,7 +154,7 @@ def _run(job: Job, writer: RawWriter, on_progress: Callable[[Progress], None] | 
     done = Done()
     val = False
     try:
-        for milled in line.results(lambda: on_progress and on_progress(_progress(job, done))):
+        for milled in line.results(lambda: report(_progress("milling", job.total_bytes, done))):
             for side, tokens in milled.runs:
                 val = val if side is None else side
                 writer.append("val" if val else "train", tokens)
@@ -218,10 +230,11 @@ class _Line:
             self._changed.notify_all()
 
     def results(self, idle: Callable[[], object]) -> Iterator[Milled]:
-        """For the writer: the results in order, until there are no more; calls idle() now and then.
+        """For the writer: the results in order, until there are no more; calls idle() a few times a second.
 
         Raises what stopped the line.
         """
+        last = 0.0
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -231,7 +244,9 @@ class _Line:
                     raise self._error
                 milled = self._ready.pop(self._due, None)
                 finished = milled is None and not self._at_work
-            idle()
+            if finished or time.monotonic() - last >= _PROGRESS_SECONDS:
+                idle()
+                last = time.monotonic()
             if finished:
                 return
             if milled is not None:
@@ -248,10 +263,11 @@ class _Line:
             self._changed.notify_all()
 
 
-def _progress(job: Job, done: Done) -> Progress:
+def _progress(phase: Literal["loading", "splitting", "milling"], total_bytes: int, done: Done) -> Progress:
     return Progress(
+        phase=phase,
         input_bytes=done.counts.input_bytes,
-        total_bytes=job.total_bytes,
+        total_bytes=total_bytes,
         tokens=done.tokens,
         memory=machine.rss(),
         seconds=time.perf_counter() - done.started,
