@@ -120,6 +120,7 @@ WHITESPACE = (
     "no\u00a0break\u00a0\u00a0here \u00a0there\u3000wide\u3000\u3000wider \u3000mixed\u3000 again\u2028line\u2028\u2028sep \u2028x\u2029para"
     "\u0085next\u0085\u0085line\n\u0085\n x\u2003em\u2009thin\u200ahair\u200bzero\u202fnarrow\u205fmath\u1680ogham\ufeffmark\x0b\x0cfeed\x1c\x1d\x1e\x1fend   \n   \n"
     "a \nb\n c \n d\n\te\n\n\tf\n \n \n g      \t\n"
+    "nb \u00a0 \u00a0 \u00a0 \u00a0x \u00a0 \u00a0y"
 )
 
 CONTRACTIONS = (

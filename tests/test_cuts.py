@@ -94,10 +94,10 @@ def test_a_cut_in_any_script_changes_no_token(subject, name):
 
 @pytest.mark.parametrize("alphabet", [SMALL_ALPHABET, LETTERS], ids=["small_alphabet", "letters"])
 def test_a_cut_in_any_short_text_changes_no_token(encoding, alphabet):
-    """Every text of up to three characters, every third of four and 47th of five, from its start to its end."""
+    """Every text of up to three characters, every fifth of four and 97th of five, from its start to its end."""
     subject = strict(encoding)
     drawn = [
-        (itertools.product(alphabet, repeat=size), step) for size, step in [(1, 1), (2, 1), (3, 1), (4, 3), (5, 47)]
+        (itertools.product(alphabet, repeat=size), step) for size, step in [(1, 1), (2, 1), (3, 1), (4, 5), (5, 97)]
     ]
     wrong, checked = [], 0
     for text in ("".join(chars) for product, step in drawn for chars in itertools.islice(product, 0, None, step)):
@@ -107,20 +107,20 @@ def test_a_cut_in_any_short_text_changes_no_token(encoding, alphabet):
         checked += len(named)
         wrong += [(text, cut) for cut in named if pieces(subject, data, [cut]) != subject.encode(text)]
     assert wrong == []
-    assert checked > 1_000
+    assert checked > 500
 
 
 @pytest.mark.parametrize("alphabet", [SMALL_ALPHABET, LETTERS], ids=["small_alphabet", "letters"])
 def test_a_cut_in_any_five_characters_inside_a_text_changes_no_token(encoding, alphabet):
-    """All 248,832 of them, each between two words; cut at the first place of each, then at the second, …"""
+    """A fifth of them all, each between two words; cut at the first place of each, then at the second, …"""
     subject = strict(encoding)
-    words = ["q" + "".join(five) + " q" for five in itertools.product(alphabet, repeat=5)]
+    words = ["q" + "".join(five) + " q" for five in itertools.islice(itertools.product(alphabet, repeat=5), 0, None, 5)]
     data = "".join(words).encode()
     starts = np.cumsum([0, *(len(word.encode()) for word in words)])
     whole = subject.encode(data.decode())
     exact = subject.cuts._exact(data, 0, len(data))
     place = exact - starts[np.searchsorted(starts, exact, side="right") - 1]
-    assert len(exact) > 300_000
+    assert len(exact) > 60_000
     for at in np.unique(place):
         assert pieces(subject, data, exact[place == at].tolist()) == whole, f"{at} bytes into one of the words"
 
@@ -136,8 +136,7 @@ def test_the_check_finds_a_rule_that_is_not_exact(encoding, rule, monkeypatch):
 
     monkeypatch.setattr(Cuts, "_exact", simple)
     assert wrong_cuts(strict(encoding), samples.WHITESPACE)
-    # r50k_base has hardly a token with a space inside, so there the second rule does little harm.
-    assert (encoding, rule) == ("r50k_base", "before any space") or wrong_cuts(real(encoding), samples.WHITESPACE)
+    assert wrong_cuts(real(encoding), samples.WHITESPACE)
 
 
 def test_every_condition_of_the_rules_is_needed(monkeypatch):

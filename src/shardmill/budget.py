@@ -15,6 +15,8 @@ from shardmill.machine import MIB
 # a token a byte), the written ids, and what its cache can grow by in one block of words never seen (9 bytes
 # a byte, measured with gigatoken 0.10.0).
 _BYTES_PER_BLOCK_BYTE = 24
+# A block that waits is text, or ids as they will be written.
+_BYTES_PER_WAITING_BYTE = 6
 # The reference on one span of max_run bytes without any place to cut: 48 times its size in tiktoken, 100 in tokenizers.
 _REFERENCE_FACTOR = {"tiktoken": 48, "huggingface": 100}
 # What an encoder's cache may take before it is dropped; less, and it would be dropped at every block.
@@ -56,7 +58,7 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
     """The most workers and the largest blocks that fit; smaller blocks are tried before fewer workers."""
     for count in range(workers, 0, -1):
         for size in _halved(block_bytes):
-            reserve = footprint.reference + _SLACK + (2 * count) * _BYTES_PER_BLOCK_BYTE * size
+            reserve = _reserve(count, size, footprint)
             if footprint.base + reserve + count * (footprint.engine + _LEAST_CACHE) <= max_memory:
                 return Budget(
                     max_memory=max_memory,
@@ -65,18 +67,17 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
                     in_flight=2 * count,
                     high_water=max_memory - reserve,
                 )
-    smallest = (
-        footprint.base
-        + footprint.reference
-        + _SLACK
-        + 2 * _BYTES_PER_BLOCK_BYTE * min(block_bytes, _SMALLEST_BLOCK)
-        + footprint.engine
-        + _LEAST_CACHE
-    )
-    least = -(-smallest // MIB) + 4
+    smallest = footprint.base + _reserve(1, _halved(block_bytes)[-1], footprint) + footprint.engine + _LEAST_CACHE
+    least = -(-smallest // MIB) + 4  # measured anew the next time, a little more or less
     raise UsageError(
         f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer on this machine; the smallest that works is {least}MiB, with one worker"
     )
+
+
+def _reserve(workers: int, block_bytes: int, footprint: Footprint) -> int:
+    """What may come on top of what is resident when a worker looks: a block for each worker, and one waiting for each."""
+    blocks = workers * (_BYTES_PER_BLOCK_BYTE + _BYTES_PER_WAITING_BYTE) * block_bytes
+    return footprint.reference + _SLACK + blocks
 
 
 def _halved(block_bytes: int) -> list[int]:

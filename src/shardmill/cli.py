@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -201,9 +202,7 @@ def main() -> NoReturn:
     try:
         cli.main(standalone_mode=False)
         sys.exit(0)
-    except click.exceptions.Abort:
-        _fail("interrupted; nothing half-written was left. Run the same command to start again", 130)
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         _fail("interrupted; nothing half-written was left. Run the same command to start again", 130)
     except click.ClickException as e:
         e.show()
@@ -217,6 +216,12 @@ def main() -> NoReturn:
         _fail(
             "the system gave no more memory; close other programs, or pass a smaller --max-memory or fewer --workers, and run the same command again",
             75,
+        )
+    except Exception as e:  # the door: whatever else it is, say that it is not the user's fault
+        traceback.print_exc()
+        _fail(
+            f"unexpected {type(e).__name__}: this is a bug in shardmill. Nothing half-written was left; please report the lines above",
+            1,
         )
 
 

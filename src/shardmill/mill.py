@@ -2,7 +2,7 @@
 
     prepare      have everything decided (job.py), run the line, name the files, write the manifest last
     _run         starts the threads and writes what they bring
-    _read        one thread: files → Blocks
+    _read        one thread: files → Blocks, checked to be UTF-8
     _work        the others: take a Block, mill it, hand it in
     _Line        between them: Blocks out in order, results back in order
     mill_block   one Block of text → its tokens, each on its side
@@ -70,6 +70,15 @@ class Result:
     run: dict[str, Any]
     notes: tuple[str, ...]
     already_complete: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inspected:
+    """A Block, which of its Parts are not UTF-8, and whether it holds a character that the fast engine gets wrong."""
+
+    block: Block
+    invalid: frozenset[int]
+    suspicious: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,7 +179,7 @@ def _run(job: Job, writer: RawWriter, report: Callable[[Progress], None]) -> Don
 
 def _read(job: Job, line: "_Line") -> None:
     try:
-        line.fill(plan.blocks(job.files, job.rules, drop_behind=job.big))
+        line.fill(inspect(job, block) for block in plan.blocks(job.files, job.rules, drop_behind=job.big))
     except BaseException as e:  # the thread's boundary: the job stops, and the caller hears of it
         line.stop(e)
 
@@ -193,14 +202,14 @@ class _Line:
     def __init__(self, job: Job) -> None:
         self._at_work = job.budget.workers
         self._changed = threading.Condition()
-        self._blocks: deque[Block | None] = deque()
+        self._blocks: deque[Inspected | None] = deque()
         self._ready: dict[int, Milled] = {}
         self._due = 0
         self._room = job.budget.in_flight
         self._error: BaseException | None = None
         self._stopped = False
 
-    def fill(self, blocks: Iterator[Block]) -> None:
+    def fill(self, blocks: Iterator[Inspected]) -> None:
         """For the reader: put in Blocks as long as there are any, waiting while too much is in flight."""
         for block in blocks:
             with self._changed:
@@ -214,7 +223,7 @@ class _Line:
             self._blocks.append(None)
             self._changed.notify_all()
 
-    def take(self) -> Block | None:
+    def take(self) -> Inspected | None:
         """For a worker: the next Block, or None when there will be no more."""
         with self._changed:
             self._changed.wait_for(lambda: self._blocks or self._stopped)
@@ -274,24 +283,29 @@ def _progress(phase: Literal["loading", "splitting", "milling"], total_bytes: in
     )
 
 
-def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> Milled:
-    """One Block of text → its tokens: check that it is UTF-8, encode it, put in the end-of-text tokens, part train from val."""
+def inspect(job: Job, block: Block) -> Inspected:
+    """Find what in a Block is not UTF-8, or needs the reference. In reading order, so the first bad byte is the one named."""
+    invalid = [number for number, part in enumerate(block.parts) if not utf8.is_valid(part.data)]
+    if invalid and job.spec.on_error == "stop":
+        part = block.parts[invalid[0]]
+        raise utf8.refusal(job.files[part.file].path, part.offset, part.data)
+    guard = job.engines.guard
+    suspicious = guard is not None and any(guard.find(part.data) for part in block.parts)
+    return Inspected(block=block, invalid=frozenset(invalid), suspicious=suspicious)
+
+
+def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspected) -> Milled:
+    """One Block of text → its tokens: encode it, compare a sample, put in the end-of-text tokens, part train from val."""
+    block = inspected.block
     found = [
         text.pieces_of(
             part, job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), splitter.is_val
         )
         for part in block.parts
     ]
-    replaced = 0
-    for part, pieces in zip(block.parts, found, strict=True):
-        if not utf8.is_valid(part.data):
-            if job.spec.on_error == "stop":
-                raise utf8.refusal(job.files[part.file].path, part.offset, part.data)
-            replaced += _repair(pieces)
-    guard = job.engines.guard
+    replaced = sum(_repair(found[number]) for number in inspected.invalid)
     data = [piece for pieces in found for piece in pieces.data]
-    suspicious = guard is not None and any(guard.find(part.data) for part in block.parts)
-    ids, sizes = encoder.encode(data, suspicious=suspicious)
+    ids, sizes = encoder.encode(data, suspicious=inspected.suspicious)
     checked = check_sample(
         job.engines, block.index, data, ids, sizes, lambda number: _place(job, block.parts, found, number)
     )

@@ -1,6 +1,7 @@
 """Pieces of text → token ids: the fast engine where it is exact, the reference where it is not."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ Counts = npt.NDArray[np.int64]
 
 # The reference gets long text in spans of this size: a tokenizers Encoding takes 100 times its text.
 _SPAN_BYTES = 64 << 10
+_NEAR_BYTES = 1 << 10
 # Below this much input the reference is done before the guard's table would be computed.
 _TOO_SMALL_TO_SWEEP = 32 << 20
 # Only one thread at a time runs the reference on a long span without a cut: 48 MiB for each MiB of it.
@@ -109,15 +111,17 @@ class Encoder:
         return np.concatenate(done)
 
     def _guarded_spans(self, piece: bytes) -> list[tuple[int, int]]:
+        """Spans from exact cut to exact cut around guarded characters, those near each other in one."""
         assert self._engines.guard is not None
         cuts = self._engines.tokenizer.cuts
         spans: list[tuple[int, int]] = []
-        for at in self._engines.guard.find(piece):
-            if spans and at < spans[-1][1]:
-                continue
+        found = self._engines.guard.find(piece)
+        for first, last in _neighbours(found):
             low = spans[-1][1] if spans else 0
-            start = cuts.last(piece, low, at)
-            end = cuts.first(piece, at + 1, len(piece))
+            if last < low:
+                continue
+            start = cuts.last(piece, low, first) if first > low else None
+            end = cuts.first(piece, last + 1, len(piece))
             spans.append((low if start is None else start, len(piece) if end is None else end))
         return spans
 
@@ -134,6 +138,19 @@ class Encoder:
             spans.append(reference_ids(self._engines.reference, piece[at:end]))
             at = end
         return np.concatenate(spans) if spans else np.empty(0, np.uint32)
+
+
+def _neighbours(places: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each group of places with small gaps; in a text full of them, a span for each would be slow."""
+    first = last = -1
+    for place in places:
+        if first >= 0 and (place - last > _NEAR_BYTES or place - first > _SPAN_BYTES):
+            yield first, last
+            first = place
+        first = place if first < 0 else first
+        last = place
+    if first >= 0:
+        yield first, last
 
 
 def reference_ids(reference: Reference, text: bytes) -> Ids:

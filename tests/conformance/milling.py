@@ -1,0 +1,87 @@
+"""The mill without its threads, for property tests: the same planning and milling, engines loaded once."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from unittest.mock import patch
+
+from conftest import load_once
+
+from shardmill import job as jobs
+from shardmill import mill, plan
+from shardmill.spec import Limits, Spec
+from shardmill.tokens.encoder import Encoder
+
+PLENTY = 16 << 30
+BLOCK_BYTES = (3, 7, 64, 1000, 1 << 20)
+_choose_engines, _fit_budget = jobs.choose_engines, jobs._fit_budget
+
+
+@dataclass
+class Milled:
+    """What came out: the tokens of each side, and of both in the order of the text."""
+
+    train: list[int] = field(default_factory=list)
+    val: list[int] = field(default_factory=list)
+    runs: list[tuple[bool, list[int]]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def both(self):
+        return [token for _, tokens in self.runs for token in tokens]
+
+
+@lru_cache(maxsize=16)
+def engines(tokenizer, engine):
+    return _choose_engines(load_once(tokenizer), engine, 0, Path(tempfile.gettempdir()))
+
+
+@lru_cache(maxsize=16)
+def encoder(tokenizer, engine):
+    return Encoder(engines(tokenizer, engine))
+
+
+@lru_cache(maxsize=1)
+def _budget():
+    spec = Spec(inputs=("any",), output="any")
+    return _fit_budget(spec, engines("r50k_base", "reference"), Limits(max_memory=PLENTY, workers=1))
+
+
+@contextmanager
+def folder_of(files: list[bytes]) -> Iterator[tuple[Path, list[str]]]:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{number:03}.txt" for number in range(len(files))]
+        for path, data in zip(paths, files, strict=True):
+            path.write_bytes(data)
+        yield Path(folder), [str(path) for path in paths]
+
+
+def mill_files(files: list[bytes], *, engine="gigatoken", block_bytes=1 << 20, **choices) -> Milled:
+    """Mill files of these contents, block after block."""
+    with folder_of(files) as (folder, paths):
+        spec = Spec(inputs=tuple(paths), output=str(folder / "out"), **choices)
+        found, tokenizer = jobs.find_inputs(spec.inputs), load_once(spec.tokenizer)
+        with (
+            patch.object(jobs, "choose_engines", lambda tokenizer, engine, *_: engines(tokenizer.name, engine)),
+            patch.object(jobs, "_fit_budget", lambda *_: replace(_budget(), block_bytes=block_bytes)),
+        ):
+            job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
+        splitter = jobs.choose_splitter(job, lambda _bytes: None)
+        out, val, counts = Milled(), False, mill.Counts()
+        for block in plan.blocks(job.files, job.rules):
+            milled = mill.mill_block(job, splitter, encoder(spec.tokenizer, engine), mill.inspect(job, block))
+            counts += milled.counts
+            for side, tokens in milled.runs:
+                val = val if side is None else side
+                (out.val if val else out.train).extend(tokens.tolist())
+                out.runs.append((val, tokens.tolist()))
+        out.counts = asdict(counts)
+        return out
+
+
+def mill_text(text: str, **choices) -> Milled:
+    """Mill one file without val, unless asked otherwise."""
+    return mill_files([text.encode()], **{"val_fraction": 0, **choices})
