@@ -5,7 +5,7 @@ import os
 import pytest
 
 from shardmill import storage
-from shardmill.errors import InputError
+from shardmill.errors import InputError, TemporaryError
 from shardmill.storage import GrowingFile, InputReader, show
 
 
@@ -53,3 +53,15 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path):
 def test_names_are_shown_without_control_characters():
     assert show("a\x1b[31mb\n\udcff") == "a\\x1b[31mb\\n\\udcff"
     assert show("größe 文件.txt") == "größe 文件.txt"
+
+
+def test_a_failed_rename_keeps_the_file_that_was_there(tmp_path, monkeypatch):
+    storage.write_whole(tmp_path / "a", b"old")
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(TemporaryError, match="Input/output"):
+        storage.write_whole(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference
 
+import reference
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import UsageError
 from shardmill.tokens import tokenizer as tokenizers

@@ -127,22 +127,21 @@ def prepare(
     writer = RawWriter(job.output, job.dtype, drop_behind=job.big)
     try:
         done = _run(job, writer, report)
-        shards = writer.finish()
+        made = Manifest(
+            job=job.describe(),
+            dtype=job.dtype.name,
+            eot_id=job.eot_id,
+            eot_side=job.eot_side,
+            counts=done.counts,
+            files=tuple(writer.finish()),
+        )
+        run = _run_report(job, done, time.perf_counter() - started)
+        storage.write_whole(job.output / manifest.RUN_NAME, manifest.dump(run))
+        manifest.write(job.output, made)
     except BaseException:
         writer.abandon()
         storage.remove_if_empty(job.output)
         raise
-    made = Manifest(
-        job=job.describe(),
-        dtype=job.dtype.name,
-        eot_id=job.eot_id,
-        eot_side=job.eot_side,
-        counts=done.counts,
-        files=tuple(shards),
-    )
-    run = _run_report(job, done, time.perf_counter() - started)
-    storage.write_whole(job.output / manifest.RUN_NAME, manifest.dump(run))
-    manifest.write(job.output, made)
     return Result(
         output=job.output, manifest=made, run=run, notes=tuple(note for note in (warning, *_notes(job, made)) if note)
     )

@@ -74,6 +74,7 @@ class GrowingFile:
         self.bytes = 0
         self._partial = path.with_name(path.name + PARTIAL)
         self._drop_behind = drop_behind
+        self._finished = False
         self._unsynced = 0
         self._syncer: threading.Thread | None = None
         self._sync_error: OSError | None = None
@@ -102,17 +103,18 @@ class GrowingFile:
             os.close(self._fd)
             self._fd = -1
             os.replace(self._partial, self.path)
+            self._finished = True
             _sync_folder(self.path.parent)
 
     def abandon(self) -> None:
-        """Remove what was written so far; for a job that failed."""
+        """Remove what was written, finished or not; for a job that failed."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 self._join_sync()
             os.close(self._fd)
             self._fd = -1
-            with contextlib.suppress(OSError):
-                os.unlink(self._partial)
+        with contextlib.suppress(OSError):
+            os.unlink(self.path if self._finished else self._partial)
 
     def _sync_beside(self) -> None:
         self._join_sync()

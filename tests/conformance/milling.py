@@ -8,8 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from unittest.mock import patch
 
-from conftest import load_once
+import numpy as np
 
+from conftest import load_once
 from shardmill import job as jobs
 from shardmill import mill, plan
 from shardmill.spec import Limits, Spec
@@ -85,3 +86,14 @@ def mill_files(files: list[bytes], *, engine="gigatoken", block_bytes=1 << 20, *
 def mill_text(text: str, **choices) -> Milled:
     """Mill one file without val, unless asked otherwise."""
     return mill_files([text.encode()], **{"val_fraction": 0, **choices})
+
+
+def prepare_files(files: list[bytes], *, engine="gigatoken", workers=2, block_bytes=1 << 20, **choices):
+    """A whole run of prepare, threads and files and all: the ids in train.bin and in val.bin, and manifest.json."""
+    with folder_of(files) as (folder, paths):
+        spec = Spec(inputs=tuple(paths), output=str(folder / "out"), **choices)
+        limits = Limits(engine=engine, workers=workers, block_bytes=block_bytes, max_memory=PLENTY)
+        made = mill.prepare(spec, limits=limits).manifest
+        train, val = (folder / "out" / name for name in ("train.bin", "val.bin"))
+        ids = [np.fromfile(file, made.dtype).tolist() if file.exists() else [] for file in (train, val)]
+        return ids[0], ids[1], made

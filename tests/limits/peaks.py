@@ -26,7 +26,7 @@ _HUNG_SECONDS = 120
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What one run of the command did. peak is in bytes, files are the digests of all that must not depend on limits."""
+    """What one run of the command did; peak is in bytes."""
 
     code: int
     message: str
@@ -63,13 +63,11 @@ def smallest(text, output, *options):
 
 
 def _digests(output):
+    """What must not depend on limits: the tokens and the manifest. They are removed, so that the folder can be used again."""
     digests = {}
-    for name in ("train.bin", "val.bin", "manifest.json"):
-        file = output / name
-        if file.exists():
-            with open(file, "rb") as f:
-                digests[name] = hashlib.file_digest(f, "blake2b").hexdigest() if sys.version_info >= (3, 11) else hashlib.blake2b(f.read()).hexdigest()
-            file.unlink()
+    for file in filter(Path.exists, (output / name for name in ("train.bin", "val.bin", "manifest.json"))):
+        digests[file.name] = hashlib.blake2b(file.read_bytes()).hexdigest()
+        file.unlink()
     return digests
 
 
@@ -96,12 +94,13 @@ def random_of(alphabet):
     rng = np.random.default_rng(0)
     table = np.array(list(alphabet))
     while True:
-        yield "".join(table[rng.integers(0, len(table), MIB)]).encode()
+        yield "".join(table[rng.integers(0, len(table), MIB // 4)]).encode()
 
 
 def again(text):
-    """The same few characters for ever."""
-    yield from itertools.repeat(text * (MIB // len(text)))
+    """The same few characters, or bytes, for ever."""
+    data = text if isinstance(text, bytes) else text.encode()
+    yield from itertools.repeat(data * (MIB // len(data)))
 
 
 def write(file, pieces, size):

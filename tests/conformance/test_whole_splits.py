@@ -1,0 +1,155 @@
+"""Train and val together hold every token of the text, and the same tokens on each side whatever the Limits (I1, I7)."""
+
+import dataclasses
+
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from milling import BLOCK_BYTES, mill_files, mill_text, prepare_files
+
+import reference
+import samples
+from conftest import texts
+from shardmill.tokens.tokenizer import ENCODINGS
+
+SPLITS = ("hash", "tail", "head")
+LONG = "\n".join(f"{number}. {text}" for number in range(8) for text in samples.SAMPLES.values())
+
+
+def outcome(milled):
+    return dataclasses.replace(milled, runs=[])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@settings(max_examples=8)
+@given(text=texts(max_pieces=30), fraction=st.sampled_from([0.01, 0.1, 0.5]), start=st.integers(0, 9000))
+def test_passages_of_both_sides_together_are_the_whole_text(encoding, split, text, fraction, start):
+    text = samples.ALL[start:] + text + samples.ALL
+    how = {
+        "tokenizer": encoding,
+        "engine": "reference",
+        "val_fraction": fraction,
+        "split": split,
+        "passage_bytes": 2000,
+    }
+    outs = [mill_text(text, block_bytes=size, **how) for size in (64, 1000, 5000, 1 << 20)]
+    assert outs[0].both == reference.encode(encoding, text)
+    assert outs[0].train, "never all of it is val"
+    assert outs[0].val, "never none of it is val"
+    assert all(outcome(out) == outcome(outs[0]) for out in outs)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_run_splits_alike_for_all_block_sizes_and_workers(encoding, split):
+    how = {"tokenizer": encoding, "val_fraction": 0.2, "split": split, "passage_bytes": 3000}
+    direct = mill_text(LONG, **how)
+    assert direct.both == reference.encode(encoding, LONG)
+    for workers, block_bytes in ((1, 1 << 20), (3, 2000)):
+        train, val, made = prepare_files([LONG.encode()], workers=workers, block_bytes=block_bytes, **how)
+        assert (train, val) == (direct.train, direct.val)
+        assert dataclasses.asdict(made.counts) == direct.counts
+
+
+@pytest.mark.parametrize("split", ["tail", "head"])
+@pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.9])
+def test_the_tail_or_head_of_a_text_is_val_within_a_word_of_the_share_asked_for(split, fraction):
+    out = mill_text(samples.ENGLISH * 40, tokenizer="r50k_base", split=split, val_fraction=fraction)
+    first, second = (out.train, out.val) if split == "tail" else (out.val, out.train)
+    assert first + second == reference.encode("r50k_base", samples.ENGLISH * 40)
+    val_bytes = len(decoded("r50k_base", out.val))
+    assert abs(val_bytes - fraction * 40 * len(samples.ENGLISH)) < 30
+
+
+def decoded(encoding, tokens):
+    return reference._encoder(encoding).__self__.decode(tokens)
+
+
+def lowest(documents, fraction, seed):
+    """What the split promises for a small input: the documents with the lowest hashes, and no document apart from its twin."""
+    keys = [xxhash.xxh3_64_intdigest(text.encode()[: 64 << 10], seed=seed) for text in documents]
+    wanted = max(1, int(len(keys) * fraction + 0.5))
+    limit = sorted(keys)[min(wanted, len(keys)) - 1]
+    return [key <= limit and key < max(keys) for key in keys] if len(set(keys)) > 1 else [False] * len(keys)
+
+
+@settings(max_examples=60)
+@given(
+    documents=st.lists(
+        texts(max_pieces=4).map(lambda text: text.replace("\n", " ")).filter(bool), min_size=1, max_size=12
+    ),
+    fraction=st.sampled_from([0.01, 0.1, 0.5, 0.99]),
+    seed=st.integers(0, 3),
+    block_bytes=st.sampled_from(BLOCK_BYTES),
+)
+def test_each_document_goes_whole_to_the_side_of_its_hash(encoding, documents, fraction, seed, block_bytes):
+    text = "\n".join(documents)
+    how = {"tokenizer": encoding, "separator": r"\n", "val_fraction": fraction, "seed": seed}
+    out = mill_text(text, block_bytes=block_bytes, **how)
+    sides = lowest(documents, fraction, seed)
+    eot = ENCODINGS[encoding].specials["<|endoftext|>"]
+    chosen = {side: [doc for doc, is_val in zip(documents, sides) if is_val is side] for side in (True, False)}
+    assert out.val == reference.tokens(encoding, chosen[True], eot=eot, side="after")
+    assert out.train == reference.tokens(encoding, chosen[False], eot=eot, side="after")
+    assert out.counts["documents_val"] == sum(sides)
+
+
+@pytest.mark.parametrize("split", ["tail", "head"])
+@settings(max_examples=30)
+@given(
+    documents=st.lists(
+        texts(max_pieces=4).map(lambda text: text.replace("\n", " ")).filter(bool), min_size=2, max_size=12
+    )
+)
+def test_documents_go_to_the_side_of_the_place_where_they_begin(split, documents):
+    starts = [len("\n".join([*documents[:i], ""]).encode()) for i in range(len(documents))]
+    total = len("\n".join(documents).encode())
+    border = round(total * 0.4) if split == "head" else total - round(total * 0.4)
+    sides = [start < border if split == "head" else start >= border for start in starts]
+    val = [document for document, is_val in zip(documents, sides) if is_val]
+    how = {"tokenizer": "r50k_base", "separator": r"\n", "val_fraction": 0.4, "split": split}
+    for block_bytes in BLOCK_BYTES:
+        out = mill_text("\n".join(documents), block_bytes=block_bytes, **how)
+        assert out.val == reference.tokens("r50k_base", val, eot=50256, side="after")
+
+
+def test_a_document_longer_than_a_block_goes_whole_to_one_side():
+    documents = [f"{number} {samples.ENGLISH}" * 150 for number in range(6)]
+    how = {"tokenizer": "r50k_base", "separator": "<|endoftext|>", "val_fraction": 0.3}
+    outs = [mill_text("<|endoftext|>".join(documents), block_bytes=size, **how) for size in (5000, 70_000, 1 << 20)]
+    sides = lowest(documents, 0.3, 0)
+    val = [document for document, is_val in zip(documents, sides) if is_val]
+    assert 0 < len(val) < len(documents)
+    assert all(out.val == reference.tokens("r50k_base", val, eot=50256, side="after") for out in outs)
+
+
+def test_counts_do_not_depend_on_which_files_share_a_block():
+    """Story: small files were not counted as val when a file that is judged by passages had a part in their block."""
+    small = [f"{number} {samples.GERMAN}".encode() for number in range(20)]
+    files = [*small[:10], (samples.ENGLISH * 1500).encode(), *small[10:]]
+    how = {"tokenizer": "r50k_base", "val_fraction": 0.3}
+    counts = [mill_files(files, block_bytes=size, **how).counts for size in (1000, 64_000, 1 << 20)]
+    assert counts[0]["passages"] > 0
+    assert counts[0]["documents_val"] > 0
+    assert counts[1] == counts[0]
+    assert counts[2] == counts[0]
+
+
+def test_the_border_of_the_tail_does_not_depend_on_block_size():
+    """Story: the border fell right behind the beginning of a passage, and whether the characters before that could be seen
+    depended on the block: with blocks of 21,504 bytes the tail began at byte 17,415, with larger ones at 17,412."""
+    text = "中文" * 30_000
+    fraction = 1 - 17_410 / len(text.encode())
+    how = {"tokenizer": "r50k_base", "val_fraction": fraction, "split": "tail"}
+    small, large = (mill_text(text, block_bytes=size, **how) for size in (21_504, 1 << 20))
+    assert len(small.train) == len(large.train)
+    assert small.val == large.val
+
+
+def test_short_passages_do_not_depend_on_block_size():
+    """Story: a passage shorter than the context of a cut had other borders when a block began with it."""
+    text = "字ท글글字ททท글字" * 300
+    how = {"tokenizer": "o200k_base", "val_fraction": 0.4, "passage_bytes": 16}
+    outs = [mill_text(text, block_bytes=size, **how) for size in BLOCK_BYTES]
+    assert [out.counts for out in outs] == [outs[0].counts] * len(outs)
+    assert all(out.val == outs[0].val for out in outs)

@@ -1,0 +1,249 @@
+"""What the machine allows, read from made-up /proc and /sys trees, and what this process takes of it."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardmill import machine
+from shardmill.machine import MIB
+
+GIB = 1 << 30
+V1_NO_LIMIT = 9223372036854771712  # what cgroup v1 writes where there is none
+
+
+def tree(root, files):
+    """A made-up file system: path below root → content."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{content}\n")
+    return root
+
+
+def memory_limit(root):
+    return min(machine._memory_limits(root), default=None)
+
+
+def cpu_quota(root):
+    return min(machine._cpu_quotas(root), default=None)
+
+
+# ---- cgroup v2: one tree
+
+
+def test_v2_the_limit_of_the_own_group_is_found(tmp_path):
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/jobs/mill",
+            "sys/fs/cgroup/jobs/mill/memory.max": 2 * GIB,
+            "sys/fs/cgroup/jobs/mill/cpu.max": "150000 100000",
+        },
+    )
+    assert memory_limit(root) == 2 * GIB
+    assert cpu_quota(root) == 1.5
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(1, 4), (4, 1)])
+def test_v2_the_lowest_limit_on_the_way_up_binds(tmp_path, outer, inner):
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/jobs/user/mill",
+            "sys/fs/cgroup/jobs/memory.max": outer * GIB,
+            "sys/fs/cgroup/jobs/cpu.max": f"{outer}00000 100000",
+            "sys/fs/cgroup/jobs/user/memory.max": "max",
+            "sys/fs/cgroup/jobs/user/cpu.max": "max 100000",
+            "sys/fs/cgroup/jobs/user/mill/memory.max": inner * GIB,
+            "sys/fs/cgroup/jobs/user/mill/cpu.max": f"{inner}00000 100000",
+        },
+    )
+    assert memory_limit(root) == 1 * GIB
+    assert cpu_quota(root) == 1
+
+
+def test_v2_max_is_no_limit(tmp_path):
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/",
+            "sys/fs/cgroup/memory.max": "max",
+            "sys/fs/cgroup/memory.high": "max",
+            "sys/fs/cgroup/cpu.max": "max 100000",
+        },
+    )
+    assert memory_limit(root) is None
+    assert cpu_quota(root) is None
+
+
+def test_v2_the_mark_above_which_the_kernel_slows_a_group_down_counts_as_its_limit(tmp_path):
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/mill",
+            "sys/fs/cgroup/mill/memory.max": 4 * GIB,
+            "sys/fs/cgroup/mill/memory.high": 3 * GIB,
+        },
+    )
+    assert memory_limit(root) == 3 * GIB
+
+
+def test_v2_in_a_container_the_limit_at_the_mount_is_found(tmp_path):
+    # The path is the host's, and is not there inside.
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/kubepods/pod7/c0ffee",
+            "sys/fs/cgroup/memory.max": 512 * MIB,
+            "sys/fs/cgroup/cpu.max": "200000 100000",
+        },
+    )
+    assert memory_limit(root) == 512 * MIB
+    assert cpu_quota(root) == 2
+
+
+def test_v2_a_group_outside_the_mount_is_bound_by_the_limit_at_the_mount(tmp_path):
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/../../other",
+            "sys/fs/cgroup/memory.max": 512 * MIB,
+        },
+    )
+    assert memory_limit(root) == 512 * MIB
+
+
+# ---- cgroup v1: a tree for each controller
+
+
+def test_v1_the_limit_of_the_own_group_is_found(tmp_path):
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/jobs/mill\n3:cpu,cpuacct:/jobs/mill\n1:name=systemd:/user",
+            "sys/fs/cgroup/memory/jobs/mill/memory.limit_in_bytes": 3 * GIB,
+            "sys/fs/cgroup/cpu/jobs/mill/cpu.cfs_quota_us": 250000,
+            "sys/fs/cgroup/cpu/jobs/mill/cpu.cfs_period_us": 100000,
+        },
+    )
+    assert memory_limit(root) == 3 * GIB
+    assert cpu_quota(root) == 2.5
+
+
+def test_v1_the_limit_of_a_slurm_job_binds_its_step(tmp_path):
+    path = "slurm/uid_7/job_42"
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": f"4:memory:/{path}/step_0",
+            f"sys/fs/cgroup/memory/{path}/memory.limit_in_bytes": 8 * GIB,
+            f"sys/fs/cgroup/memory/{path}/step_0/memory.limit_in_bytes": V1_NO_LIMIT,
+        },
+    )
+    assert memory_limit(root) == 8 * GIB
+
+
+def test_v1_huge_limits_and_negative_quotas_are_no_limits(tmp_path):
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/\n3:cpu,cpuacct:/",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": V1_NO_LIMIT,
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": -1,
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": 100000,
+        },
+    )
+    assert memory_limit(root) is None
+    assert cpu_quota(root) is None
+
+
+def test_v1_in_a_container_the_limit_at_the_mount_is_found(tmp_path):
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/docker/c0ffee",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": 512 * MIB,
+        },
+    )
+    assert memory_limit(root) == 512 * MIB
+
+
+def test_a_controller_is_not_taken_for_another_whose_name_it_begins(tmp_path):
+    root = tree(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:cpuset:/mill\n3:cpu,cpuacct:/",
+            "sys/fs/cgroup/cpu/mill/cpu.cfs_quota_us": 100000,
+            "sys/fs/cgroup/cpu/mill/cpu.cfs_period_us": 100000,
+        },
+    )
+    assert cpu_quota(root) is None
+
+
+# ---- neither
+
+
+def test_without_cgroups_there_is_no_limit(tmp_path):
+    assert memory_limit(tmp_path) is None
+    assert cpu_quota(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", "-1", "0"])
+def test_a_limit_that_makes_no_sense_is_no_limit(tmp_path, content):
+    root = tree(tmp_path, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": content})
+    assert memory_limit(root) is None
+
+
+@pytest.mark.parametrize(("quota", "expected"), [([], 8), ([0.5], 1), ([2.5, 6.0], 2), ([64.0], 8)])
+def test_cores_are_whole_at_least_one_and_no_more_than_are_there(monkeypatch, quota, expected):
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(machine, "_cpu_quotas", lambda: iter(quota))
+    assert machine.cores() == expected
+
+
+@pytest.mark.parametrize(("limits", "expected"), [([], 16), ([4 * GIB, 2 * GIB], 2), ([64 * GIB], 16)])
+def test_memory_is_what_is_there_or_the_lowest_limit(monkeypatch, limits, expected):
+    monkeypatch.setattr(machine, "_physical_memory", lambda: 16 * GIB)
+    monkeypatch.setattr(machine, "_memory_limits", lambda: iter(limits))
+    assert machine.memory() == expected * GIB
+
+
+# ---- this process
+
+
+def test_memory_that_is_used_shows_and_its_peak_stays():
+    before = machine.rss()
+    used = bytearray(os.urandom(64) * MIB)
+    during = machine.rss()
+    del used
+    assert 60 * MIB < during - before < 100 * MIB
+    assert machine.peak_rss() >= during - MIB  # the kernel's two counters differ by a few pages
+
+
+def test_a_machine_knows_what_it_has():
+    assert machine.cores() >= 1
+    assert 0 < machine.available_memory() <= machine._physical_memory()
+    assert 0 < machine.memory() <= machine._physical_memory()
+
+
+def test_without_proc_the_peak_stands_for_what_is_used(monkeypatch):
+    monkeypatch.setattr(machine, "_statm", lambda: None)
+    assert machine.rss() == machine._peak_rss_by_rusage() > MIB
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc can be told to")
+def test_freed_memory_goes_back_to_the_system():
+    # Every other small block is kept, so that the allocator cannot give the rest back by itself.
+    blocks = [b"x" * (100 << 10) for _ in range(1000)]
+    kept = blocks[::2]
+    during = machine.rss()
+    del blocks
+    machine.give_back_freed_memory()
+    assert during - machine.rss() > 30 * MIB
+    assert len(kept) == 500
+
+
+def test_the_functions_look_at_the_real_system_by_default():
+    assert set(machine._memory_limits()) == set(machine._memory_limits(Path("/")))
