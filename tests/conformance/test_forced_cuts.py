@@ -1,6 +1,7 @@
 """Text without a place to cut is cut by force: where the content says, the same for all Limits, and counted (I1, I7)."""
 
 import dataclasses
+from functools import lru_cache
 
 import pytest
 from hypothesis import given, settings
@@ -10,14 +11,19 @@ from milling import BLOCK_BYTES, mill_files, mill_text, prepare_files
 import reference
 import samples
 from conftest import texts
+from shardmill.errors import UsageError
 from shardmill.tokens.tokenizer import read_ranks
 
 RUNS = [character * count for character in ("1", "a", "=", "A", "\0", "\u0301", "1\u0301") for count in (70, 200)]
 
 
+@lru_cache(maxsize=3)
+def vocabulary(encoding):
+    return {rank: token for token, rank in read_ranks(encoding).items()}
+
+
 def spelled(encoding, tokens):
-    vocabulary = {rank: token for token, rank in read_ranks(encoding).items()}
-    return b"".join(vocabulary[token] for token in tokens).decode()
+    return b"".join(map(vocabulary(encoding).get, tokens)).decode()
 
 
 @settings(max_examples=60)
@@ -91,8 +97,6 @@ def test_a_forced_cut_is_never_inside_a_character():
 @pytest.mark.parametrize("max_run_bytes", [2, 3, 4, 5])
 def test_the_shortest_run_holds_every_character_or_is_refused(max_run_bytes):
     """Story: four bytes of one character did not fit a run of three, and a Part without text was made."""
-    from shardmill.errors import UsageError
-
     try:
         out = mill_text("😀😀😀", tokenizer="r50k_base", max_run_bytes=max_run_bytes, passage_bytes=1)
     except UsageError:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from importlib import resources
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,7 @@ from shardmill.tokens.tokenizer import load
 def variants(gpt2_json, tmp_path_factory):
     """GPT-2's tokenizer.json, and what people make of it: other patterns, a normalizer, added tokens, a prefix space."""
     folder = tmp_path_factory.mktemp("variants")
-    base = json.loads(open(gpt2_json).read())
+    base = json.loads(Path(gpt2_json).read_text())
     llama3 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
     split = {"type": "Split", "pattern": {"Regex": llama3}, "behavior": "Isolated", "invert": False}
     bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}

@@ -39,7 +39,8 @@ def test_documents_are_what_split_gives(encoding, separator, data, side, block_b
     tokens, documents = expected(encoding, [text], separator, side)
     assert out.train == tokens
     assert out.counts["documents"] - out.counts["documents_empty"] == documents
-    assert out.counts["documents_empty"] == text.removesuffix(separator).split(separator).count("")
+    pieces = text.split(separator)
+    assert out.counts["documents_empty"] == pieces.count("") - (pieces[-1] == "")
 
 
 @pytest.mark.parametrize("newlines", range(1, 8))
@@ -51,7 +52,10 @@ def test_a_run_of_newlines_is_taken_from_left_to_right(newlines, block_bytes):
     assert out.train == expected("r50k_base", [text], "\n\n", "after")[0]
 
 
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    "encoding, side",
+    [("r50k_base", "after"), ("r50k_base", "before"), ("cl100k_base", "none"), ("o200k_base", "after")],
+)
 def test_a_run_over_many_files_gives_each_document_its_end_of_text(encoding, side):
     texts = [f"{text}\n\n\n{name}\n\n" for name, text in samples.SAMPLES.items()]
     files = [text.encode() for text in texts]

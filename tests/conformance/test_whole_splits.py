@@ -40,7 +40,16 @@ def test_passages_of_both_sides_together_are_the_whole_text(encoding, split, tex
     assert all(outcome(out) == outcome(outs[0]) for out in outs)
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize(
+    "encoding, split",
+    [
+        ("r50k_base", "hash"),
+        ("r50k_base", "tail"),
+        ("r50k_base", "head"),
+        ("cl100k_base", "tail"),
+        ("o200k_base", "hash"),
+    ],
+)
 def test_a_run_splits_alike_for_all_block_sizes_and_workers(encoding, split):
     how = {"tokenizer": encoding, "val_fraction": 0.2, "split": split, "passage_bytes": 3000}
     direct = mill_text(LONG, **how)
@@ -133,6 +142,15 @@ def test_counts_do_not_depend_on_which_files_share_a_block():
     assert counts[0]["documents_val"] > 0
     assert counts[1] == counts[0]
     assert counts[2] == counts[0]
+
+
+@pytest.mark.parametrize("split", ["tail", "head"])
+def test_a_short_last_passage_does_not_swallow_the_border(split):
+    """Story: the rest of a text of less than two passages was joined to the passage before, with the border in it."""
+    fraction = 0.1 if split == "tail" else 0.9
+    out = mill_text(samples.ENGLISH * 40, tokenizer="r50k_base", split=split, val_fraction=fraction)
+    assert out.train
+    assert out.val
 
 
 def test_the_border_of_the_tail_does_not_depend_on_block_size():

@@ -12,7 +12,7 @@ from shardmill.cuts import Cuts
 from shardmill.errors import MismatchError
 
 ENGINES = ("gigatoken", "reference")
-LONG = "\n\n".join(f"{number} {text}" for number in range(12) for text in samples.SAMPLES.values())
+LONG = "\n\n".join(f"{number} {text}" for number in range(8) for text in samples.SAMPLES.values())
 
 
 @pytest.fixture(params=ENGINES)
@@ -48,7 +48,7 @@ def test_every_sample_gives_the_tokens_of_the_whole_in_blocks_of_any_size(encodi
     assert wrong == []
 
 
-@pytest.mark.parametrize("block_bytes, workers", [(7, 2), (64, 3), (1000, 1), (1000, 3), (1 << 20, 2)])
+@pytest.mark.parametrize("block_bytes, workers", [(7, 2), (64, 3), (1000, 1), (1 << 20, 2)])
 def test_a_run_gives_the_tokens_of_the_whole_text(encoding, engine, block_bytes, workers):
     text = samples.ALL if block_bytes < 64 else LONG
     how = {"tokenizer": encoding, "engine": engine, "block_bytes": block_bytes, "workers": workers}
