@@ -48,9 +48,14 @@ def strict(encoding):
     return Subject(Cuts(known.family, ranks), encoder.encode_ordinary)
 
 
+def exact(cuts, data, low=0, high=None):
+    """The cuts that the rules find in a text that begins at its first byte."""
+    return cuts._exact(data, low, len(data) if high is None else high, 0).tolist()
+
+
 def cuts_of(cuts, data):
     """Every cut that Cuts names in a whole text, by whichever of its doors."""
-    named = {int(at) for at in cuts._exact(data, 0, len(data))}
+    named = set(exact(cuts, data))
     named |= {cut for high in range(2, len(data) + 1, 5) if (cut := cuts.last(data, 0, high))}
     named |= {cut for low in range(0, len(data), 5) if (cut := cuts.first(data, low, len(data)))}
     named |= {at for at in range(1, len(data)) if data[at - 1] == 0x0A and cuts.is_line_cut(data, at)}
@@ -92,6 +97,22 @@ def test_a_cut_in_any_script_changes_no_token(subject, name):
     assert wrong_cuts(subject, samples.SAMPLES[name]) == []
 
 
+@settings(max_examples=150)
+@given(text=texts(max_pieces=12), size=st.integers(1, 40), forward=st.booleans())
+def test_going_on_from_cut_to_cut_changes_no_token(subject, text, size, forward):
+    """As the mill does it: each cut is looked for behind the one before, with the text before that in view."""
+    data, taken = text.encode(), [0]
+    while taken[-1] < len(data):
+        at = taken[-1]
+        if forward:
+            cut = subject.cuts.first(data, at + size, len(data), at)
+        else:
+            found = (subject.cuts.last(data, at, high) for high in range(at + size, len(data) + 1, size))
+            cut = next((cut for cut in found if cut is not None), None)
+        taken.append(len(data) if cut is None else cut)
+    assert pieces(subject, data, taken[1:-1]) == subject.encode(text)
+
+
 @pytest.mark.parametrize("alphabet", [SMALL_ALPHABET, LETTERS], ids=["small_alphabet", "letters"])
 def test_a_cut_in_any_short_text_changes_no_token(encoding, alphabet):
     """Every text of up to three characters, every fifth of four and 97th of five, from its start to its end."""
@@ -102,7 +123,7 @@ def test_a_cut_in_any_short_text_changes_no_token(encoding, alphabet):
     wrong, checked = [], 0
     for text in ("".join(chars) for product, step in drawn for chars in itertools.islice(product, 0, None, step)):
         data = text.encode()
-        named = {int(at) for at in subject.cuts._exact(data, 0, len(data))}
+        named = set(exact(subject.cuts, data))
         named |= {subject.cuts.last(data, 0, len(data)), subject.cuts.first(data, 0, len(data))} - {None}
         checked += len(named)
         wrong += [(text, cut) for cut in named if pieces(subject, data, [cut]) != subject.encode(text)]
@@ -118,18 +139,18 @@ def test_a_cut_in_any_five_characters_inside_a_text_changes_no_token(encoding, a
     data = "".join(words).encode()
     starts = np.cumsum([0, *(len(word.encode()) for word in words)])
     whole = subject.encode(data.decode())
-    exact = subject.cuts._exact(data, 0, len(data))
-    place = exact - starts[np.searchsorted(starts, exact, side="right") - 1]
-    assert len(exact) > 60_000
+    named = np.array(exact(subject.cuts, data))
+    place = named - starts[np.searchsorted(starts, named, side="right") - 1]
+    assert len(named) > 60_000
     for at in np.unique(place):
-        assert pieces(subject, data, exact[place == at].tolist()) == whole, f"{at} bytes into one of the words"
+        assert pieces(subject, data, named[place == at].tolist()) == whole, f"{at} bytes into one of the words"
 
 
 @pytest.mark.parametrize("rule", ["after any newline", "before any space"])
 def test_the_check_finds_a_rule_that_is_not_exact(encoding, rule, monkeypatch):
     """The simple rules that most scripts use; the same check that passes above must fail for them."""
 
-    def simple(_cuts, data, start, end):
+    def simple(_cuts, data, start, end, *_):
         newline = [at for at in range(max(start, 1), end) if data[at - 1 : at] == b"\n"]
         space = [at for at in range(max(start, 1), end) if data[at : at + 1] == b" "]
         return np.array(newline if rule == "after any newline" else space, np.int64)
@@ -149,7 +170,7 @@ def test_every_condition_of_the_rules_is_needed(monkeypatch):
         patch.setattr(cuts, "_side_by_side", np.zeros_like(cuts._side_by_side))
         assert wrong_cuts(real("o200k_base"), samples.CHINESE_WITHOUT_PUNCTUATION)
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.cuts._cased_alike", lambda kind, **_: np.ones(len(kind), np.bool_))
+        patch.setattr("shardmill.cuts._cased_alike", lambda kind, *_: np.ones(len(kind), np.bool_))
         assert wrong_cuts(strict("o200k_base"), "a中文Bc")
     assert wrong_cuts(strict("o200k_base"), "a中文Bc") == []
 
@@ -174,7 +195,7 @@ def merged(token, ranks):
 @pytest.mark.parametrize("name", PROSE)
 def test_every_kind_of_prose_has_many_places_to_cut(tokenizer, name):
     data = samples.SAMPLES[name].encode()
-    places = [0, *tokenizer.cuts._exact(data, 0, len(data)).tolist(), len(data)]
+    places = [0, *exact(tokenizer.cuts, data), len(data)]
     assert max(b - a for a, b in itertools.pairwise(places)) < 200
 
 
@@ -182,18 +203,19 @@ def test_every_kind_of_prose_has_many_places_to_cut(tokenizer, name):
 def test_text_without_spaces_has_places_to_cut(name):
     for encoding in ("r50k_base", "cl100k_base"):
         data = samples.SAMPLES[name].encode()
-        assert len(load_once(encoding).cuts._exact(data, 0, len(data))) > len(data) / 30
+        assert len(exact(load_once(encoding).cuts, data)) > len(data) / 30
 
 
 @settings(max_examples=60)
 @given(text=texts(max_pieces=8), low=st.integers(0, 2000), size=st.integers(0, 2000))
 def test_last_and_first_stay_inside_their_bounds(encoding, text, low, size):
     data, cuts = text.encode(), load_once(encoding).cuts
+    low = min(low, len(data))
     high = min(low + size, len(data))
     last, first = cuts.last(data, low, high), cuts.first(data, low, high)
     assert last is None or low < last < high
     assert first is None or low <= first < high
-    if low + 1 < high and len(cuts._exact(data, low + 1, high)):
+    if low + 1 < high and exact(cuts, data, low + 1, high):
         assert last is not None
         assert first is not None
 
@@ -232,7 +254,7 @@ def test_bytes_that_are_not_utf8_are_never_beside_a_cut(encoding, tokenizer):
 
 def test_only_spaces_and_lines_are_cut_when_nothing_else_is_known():
     data = "x中文字。y z\nw don't".encode()
-    places = Cuts("spaces")._exact(data, 0, len(data)).tolist()
+    places = exact(Cuts("spaces"), data)
     assert [data[at - 1 : at + 1] for at in places] == [b"y ", b"\nw", b"w "]
 
 

@@ -1,8 +1,8 @@
-"""A memory budget → how many workers and how large blocks it allows, and when an encoder must forget its words.
+"""A memory budget → how many workers it allows, and when an encoder must forget its words.
 
 The budget is for the resident memory of the whole process (I5). It is kept by accounting: everything that
 can grow has a reserve, and the one thing that grows without bound, the fast engine's cache of words, is
-dropped when what is left of the budget is smaller than the reserves of the workers.
+dropped in time: not when the budget is used up, but when the next growth of the cache might use it up.
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,20 @@ from shardmill.errors import UsageError
 from shardmill.machine import MIB
 
 # For each byte of a block: the text and a copy of it, the fast engine's ids twice (4 bytes a token, at worst
-# a token a byte), the written ids, and what its cache can grow by in one block of words never seen (9 bytes
-# a byte, measured with gigatoken 0.10.0).
-_BYTES_PER_BLOCK_BYTE = 24
+# a token a byte), and the written ids. Measured on 1 MiB without a place to cut: 29.
+_BYTES_PER_BLOCK_BYTE = 30
 # A block that waits is text, or ids as they will be written.
 _BYTES_PER_WAITING_BYTE = 6
-# The reference on one span of max_run bytes without any place to cut: 48 times its size in tiktoken, 100 in tokenizers.
-_REFERENCE_FACTOR = {"tiktoken": 48, "huggingface": 100}
-# What an encoder's cache may take before it is dropped; less, and it would be dropped at every block.
-_LEAST_CACHE = 16 * MIB
-_SMALLEST_BLOCK = 256 << 10
-_SLACK = 8 * MIB  # the allocator, thread stacks, the progress bar
+# Each byte that is not UTF-8 may become the three bytes of U+FFFD.
+_REPLACED_FACTOR = 3
+# The reference on one span of max_run bytes without any place to cut; measured: 68 and 211 times its size.
+_REFERENCE_FACTOR = {"tiktoken": 72, "huggingface": 215}
+# The cache is a table that doubles: within one block it may grow by 1.4 times its size (measured with
+# gigatoken 0.10.0: at 49 MiB by 65, at 93 by 129, at 184 by 256), so it may take 0.4 of what is free.
+_CACHE_SHARE = 0.4
+# Less than this for each cache, and it would be dropped every few blocks.
+_LEAST_FREE = 40 * MIB
+_SLACK = 12 * MIB  # the allocator, thread stacks, the progress bar
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +34,6 @@ class Budget:
 
     max_memory: int
     workers: int
-    block_bytes: int
     in_flight: int
     """Blocks that may be read but not yet written."""
     high_water: int
@@ -40,7 +42,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Footprint:
-    """What was measured on this machine before the work begins."""
+    """What was measured on this machine before the work begins, and what the Spec implies."""
 
     base: int
     """Resident bytes with the libraries, the reference and no fast engine."""
@@ -48,43 +50,37 @@ class Footprint:
     """Resident bytes of one fast engine that has seen no text; 0 for the reference."""
     reference: int
     """The reserve for the reference on one span without a place to cut."""
+    worker: int
+    """The reserve for the blocks of one worker: one in work, and one that waits."""
 
 
 def reference_reserve(kind: str, max_run_bytes: int) -> int:
     return _REFERENCE_FACTOR[kind] * max_run_bytes
 
 
-def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -> Budget:
-    """The most workers and the largest blocks that fit; smaller blocks are tried before fewer workers."""
+def worker_reserve(max_run_bytes: int, *, replaces: bool) -> int:
+    """A block can be as long as a run: where there is no place to cut, it grows until it is forced."""
+    return (_BYTES_PER_BLOCK_BYTE + _BYTES_PER_WAITING_BYTE) * max_run_bytes * (_REPLACED_FACTOR if replaces else 1)
+
+
+def fit(max_memory: int, workers: int, footprint: Footprint) -> Budget:
+    """As many of the workers as fit."""
     for count in range(workers, 0, -1):
-        for size in _halved(block_bytes):
-            reserve = _reserve(count, size, footprint)
-            if footprint.base + reserve + count * (footprint.engine + _LEAST_CACHE) <= max_memory:
-                return Budget(
-                    max_memory=max_memory,
-                    workers=count,
-                    block_bytes=size,
-                    in_flight=2 * count,
-                    high_water=max_memory - reserve,
-                )
-    smallest = footprint.base + _reserve(1, _halved(block_bytes)[-1], footprint) + footprint.engine + _LEAST_CACHE
-    least = -(-smallest // MIB) + 4  # measured anew the next time, a little more or less
+        if _least(count, footprint) <= max_memory:
+            fixed = footprint.base + count * footprint.engine
+            free = max_memory - fixed - footprint.reference - _SLACK - count * footprint.worker
+            return Budget(
+                max_memory=max_memory, workers=count, in_flight=2 * count, high_water=fixed + int(free * _CACHE_SHARE)
+            )
+    least = -(-_least(1, footprint) // MIB) + 4  # measured anew the next time, a little more or less
     raise UsageError(
         f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer on this machine; the smallest that works is {least}MiB, with one worker"
     )
 
 
-def _reserve(workers: int, block_bytes: int, footprint: Footprint) -> int:
-    """What may come on top of what is resident when a worker looks: a block for each worker, and one waiting for each."""
-    blocks = workers * (_BYTES_PER_BLOCK_BYTE + _BYTES_PER_WAITING_BYTE) * block_bytes
-    return footprint.reference + _SLACK + blocks
-
-
-def _halved(block_bytes: int) -> list[int]:
-    sizes = [block_bytes]
-    while sizes[-1] > _SMALLEST_BLOCK:
-        sizes.append(max(sizes[-1] // 2, _SMALLEST_BLOCK))
-    return sizes
+def _least(workers: int, footprint: Footprint) -> int:
+    for_each = footprint.engine + footprint.worker + (_LEAST_FREE if footprint.engine else 0)
+    return footprint.base + footprint.reference + _SLACK + workers * for_each
 
 
 def over(budget: Budget) -> bool:

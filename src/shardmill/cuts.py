@@ -56,7 +56,10 @@ class Cuts:
         self._side_by_side = _adjacent_pairs(vocabulary)
 
     def last(self, data: bytes, low: int, high: int) -> int | None:
-        """The last exact cut found in low < cut < high; text beyond high is context."""
+        """The last exact cut found in low < cut < high.
+
+        At low the text begins, or was cut exactly; what stands before low and after high is context.
+        """
         if self.family == "unknown":
             return None
         at = high
@@ -66,34 +69,30 @@ class Cuts:
                 break
             if _is_space_cut(data, at):
                 return at
-        end = high
         for size in (4 << 10, 64 << 10, high - low):
-            start = max(low + 1, high - size)
-            if start < end:
-                found = self._exact(data, start, end)
-                if len(found):
-                    return int(found[-1])
-                end = start
+            found = self._exact(data, max(low + 1, high - size), high, low)
+            if len(found):
+                return int(found[-1])
         return None
 
-    def first(self, data: bytes, low: int, high: int) -> int | None:
+    def first(self, data: bytes, low: int, high: int, start: int = 0) -> int | None:
         """The first exact cut in low ≤ cut < high, judged window by window from low on.
 
-        The answer depends on the text alone as long as CONTEXT_BYTES, or the document's end, follow high.
+        At start the text begins, or was cut exactly. The answer depends on the text from start on alone, as
+        long as CONTEXT_BYTES, or the document's end, follow high.
         """
         if self.family == "unknown":
             return None
-        low = max(low, 1)
-        for start in range(low, high, 4 << 10):
-            end = min(start + (4 << 10), high)
-            at = start - 1
+        for window in range(max(low, start + 1), high, 4 << 10):
+            end = min(window + (4 << 10), high)
+            at = window - 1
             for _ in range(_SPACES_TRIED):
                 at = data.find(b" ", at + 1, end)
                 if at < 0:
                     break
                 if _is_space_cut(data, at):
                     return at
-            found = self._exact(data, start, end)
+            found = self._exact(data, window, end, start)
             if len(found):
                 return int(found[0])
         return None
@@ -106,37 +105,42 @@ class Cuts:
             return True
         return _not_whitespace_before(data, at - 1) and _not_whitespace_at(data, at)
 
-    def _exact(self, data: bytes, start: int, end: int) -> npt.NDArray[np.int64]:
-        """All exact cuts in [start, end), by every rule at once."""
-        low, high = max(0, start - CONTEXT_BYTES), min(len(data), end + CONTEXT_BYTES)
-        while low and data[low] & 0xC0 == 0x80:
-            low -= 1
-        points, offsets = _code_points(data[low:high])
+    def _exact(self, data: bytes, low: int, high: int, start: int = 0) -> npt.NDArray[np.int64]:
+        """All exact cuts in [low, high), by every rule at once."""
+        near = low - CONTEXT_BYTES
+        found = self._judge(data, low, high, near, start)
+        if not len(found) and self.family == "o200k" and near > start:
+            # Only the whole word up to here can tell whether caseless letters may be parted.
+            found = self._judge(data, low, high, start, start)
+        return found
+
+    def _judge(self, data: bytes, low: int, high: int, since: int, start: int) -> npt.NDArray[np.int64]:
+        base = max(0, since)
+        while base and data[base] & 0xC0 == 0x80:
+            base -= 1
+        points, offsets = _code_points(data[base : high + CONTEXT_BYTES])
         kind = _kinds()[np.minimum(points, _TABLE_SIZE - 1)]
+        places = offsets[2:-1] + base
         before, here = kind[1:-2], kind[2:-1]
         point_before, point = points[1:-2], points[2:-1]
         solid = (kind != _SPACE) & (kind != _INVALID)
         letter = np.isin(kind, _LETTERS)
         symbol = (kind == _SYMBOL) & (points != 0x27) & (points != 0x2F)
 
-        space = (point == 0x20) & solid[1:-2] & solid[3:]
-        line = (point_before == 0x0A) & solid[:-3] & solid[2:-1] & (point != 0x2F)
-        edge = letter[1:-2] & (here == _SYMBOL) & (point != 0x27)
-        places = offsets[2:-1] + low
-        inside = (places >= start) & (places < end)
-        if self.family == "spaces":
-            return np.asarray(places[(space | line) & inside], np.int64)
-        raw = np.frombuffer(data, np.uint8)
-        unmergeable = ~self._side_by_side[raw[places - 1].astype(np.intp) << 8 | raw[places]]
-        run_of_symbols = symbol[1:-2] & symbol[2:-1] & symbol[3:]
-        if self.family == "o200k":
-            word = (before == _LOWER) & (here == _LOWER) & letter[:-3]
-            caseless = (before == _OTHER_LETTER) & (here == _OTHER_LETTER) & letter[:-3]
-            word |= caseless & _cased_alike(kind, fresh=low == 0)[2:-1]
-        else:
-            word = letter[:-3] & letter[1:-2] & letter[2:-1]
-        exact = space | line | edge | (unmergeable & (word | run_of_symbols))
-        return np.asarray(places[exact & inside], np.int64)
+        exact = (point == 0x20) & solid[1:-2] & solid[3:]
+        exact |= (point_before == 0x0A) & solid[:-3] & solid[2:-1] & (point != 0x2F)
+        if self.family != "spaces":
+            if self.family == "o200k":
+                word = (before == _LOWER) & (here == _LOWER)
+                alike = _cased_alike(kind, int(np.searchsorted(offsets, start - base)))[2:-1]
+                word |= (before == _OTHER_LETTER) & (here == _OTHER_LETTER) & alike
+            else:
+                word = letter[1:-2] & letter[2:-1]
+            raw = np.frombuffer(data, np.uint8)
+            unmergeable = ~self._side_by_side[raw[places - 1].astype(np.intp) << 8 | raw[places]]
+            exact |= letter[1:-2] & (here == _SYMBOL) & (point != 0x27)
+            exact |= unmergeable & (word & letter[:-3] | symbol[1:-2] & symbol[2:-1] & symbol[3:])
+        return np.asarray(places[exact & (places >= low) & (places < high)], np.int64)
 
 
 def _is_space_cut(data: bytes, at: int) -> bool:
@@ -182,28 +186,25 @@ def _code_points(data: bytes) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.in
     return points, offsets
 
 
-def _cased_alike(kind: npt.NDArray[np.uint8], *, fresh: bool) -> Flags:
+def _cased_alike(kind: npt.NDArray[np.uint8], start: int) -> Flags:
     """For o200k: where a word that begins anew goes on as the uncut word would.
 
     Its words are upper* lower+, and caseless letters are in both classes. The uncut word may have passed
     into its lower half, the new one not: they part ways at the next upper-case letter. So there must be
-    no lower-case letter before, back to the start of the word, or no upper-case one next.
+    no upper-case letter next, or no lower-case one before, back to where the word begins. At start, which
+    may lie outside, text begins anew.
     """
     index = np.arange(len(kind))
+    unclear = (kind == _INVALID) | (kind == _UNSURE)
     strong = ~np.isin(kind, (_OTHER_LETTER, _MODIFIER, _MARK))
     following = np.minimum.accumulate(np.where(strong, index, len(kind))[::-1])[::-1]
-    known = following < len(kind)
-    next_kind = kind[np.minimum(following, len(kind) - 1)]
-    upper_next_excluded = known & (next_kind != _UPPER) & (next_kind != _INVALID) & (next_kind != _UNSURE)
-    is_letter = np.isin(kind, (*_LETTERS, _MARK))
-    last_lower = np.maximum.accumulate(np.where((kind == _LOWER) | (kind == _INVALID) | (kind == _UNSURE), index, -1))
-    last_start = np.maximum.accumulate(np.where(is_letter | (kind == _INVALID) | (kind == _UNSURE), -2, index))
-    if fresh:
-        last_start = np.maximum(last_start, -1)
-        no_lower_before = last_start >= last_lower
-    else:
-        no_lower_before = (last_start > last_lower) & (last_start >= 0)
-    return np.asarray(upper_next_excluded | no_lower_before)
+    next_kind = np.append(kind, _UNSURE)[following]
+    no_upper_next = (next_kind != _UPPER) & (next_kind != _INVALID) & (next_kind != _UNSURE)
+    in_word = np.isin(kind, (*_LETTERS, _MARK)) | unclear
+    last_lower = np.maximum.accumulate(np.where((kind == _LOWER) | unclear, index, -1))
+    last_begin = np.maximum.accumulate(np.where(in_word, -2, index))
+    last_begin[start:] = np.maximum(last_begin[start:], start - 1)
+    return np.asarray(no_upper_next | (last_begin >= last_lower))
 
 
 @lru_cache(maxsize=1)

@@ -19,6 +19,9 @@ from shardmill.split import Splitter
 from shardmill.tokens.encoder import Encoder, Engines, choose_engines
 from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
 
+# Passages of the first pass that are kept for the second: for some gigabytes of text a few megabytes.
+_KNOWN_PARTS = 8192
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
@@ -82,7 +85,7 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         passage_bytes=split.passage_bytes(spec.passage_bytes, total) if spec.val_fraction else None,
         border=split.border(spec.split, spec.val_fraction, total) if spec.val_fraction else None,
         max_run_bytes=spec.max_run_bytes,
-        block_bytes=min(keep.block_bytes, spec.max_run_bytes),
+        block_bytes=min(limits.block_bytes, spec.max_run_bytes),
     )
     return Job(
         spec=spec,
@@ -108,24 +111,23 @@ def choose_splitter(job: Job, report: Callable[[int], None]) -> Splitter:
     fraction, rules = job.spec.val_fraction, job.rules
     if rules.border is not None:
         return Splitter(mode=job.spec.split, limit=rules.border)
-    keys: list[int] = []
+    found = split.Lowest()
     if fraction:
         for block in plan.blocks(job.files, rules):
             for part in block.parts:
-                keys += text.keys_of(part, job.bases[part.file], rules)
-                if part.starts:  # no need to find them again
+                found.add(text.keys_of(part, job.bases[part.file], rules))
+                if part.starts and len(rules.known) < _KNOWN_PARTS:  # no need to find them again
                     rules.known[part.file, part.offset] = Passages(
                         starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced
                     )
             report(block.input_bytes)
-            if len(keys) >= split.enough(fraction):
+            if found.count >= split.enough(fraction):
                 return split.by_threshold(fraction)
-    return split.by_lowest(keys, fraction)
+    return split.by_lowest(found, fraction)
 
 
 def _fit_budget(spec: Spec, engines: Engines, limits: Limits) -> Budget:
     """Measure what the libraries and one engine take here, and see what the budget allows beside them."""
-    reserve = budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes)
     engines.reference.encode(b"warm")
     machine.give_back_freed_memory()
     before = machine.rss()
@@ -133,5 +135,10 @@ def _fit_budget(spec: Spec, engines: Engines, limits: Limits) -> Budget:
     first.encode([b"warm"], suspicious=False)  # imports what is imported late
     engine = max(0, machine.rss() - before) if engines.guard is not None else 0
     del first
-    footprint = Footprint(base=before, engine=engine, reference=reserve)
-    return budget.fit(limits.resolved_memory(), limits.resolved_workers(), limits.block_bytes, footprint)
+    footprint = Footprint(
+        base=before,
+        engine=engine,
+        reference=budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes),
+        worker=budget.worker_reserve(spec.max_run_bytes, replaces=spec.on_error == "replace"),
+    )
+    return budget.fit(limits.resolved_memory(), limits.resolved_workers(), footprint)

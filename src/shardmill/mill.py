@@ -122,7 +122,7 @@ def prepare(
     report(_progress("loading", sum(file.size for file in files), Done()))
     job = make_job(spec, files, tokenizer, limits or Limits())
     warning = check_space(job)
-    _make_room(job, overwrite=overwrite)
+    new_folder = _make_room(job, overwrite=overwrite)
 
     writer = RawWriter(job.output, job.dtype, drop_behind=job.big)
     try:
@@ -140,7 +140,8 @@ def prepare(
         manifest.write(job.output, made)
     except BaseException:
         writer.abandon()
-        storage.remove_if_empty(job.output)
+        if new_folder:
+            storage.remove_if_empty(job.output)
         raise
     return Result(
         output=job.output, manifest=made, run=run, notes=tuple(note for note in (warning, *_notes(job, made)) if note)
@@ -364,13 +365,17 @@ def _with_eot(
 
 def _count(block: Block, found: list[Pieces], replaced: int) -> Counts:
     empty = block.empty_files + sum(pieces.empty_documents for pieces in found)
-    begun = [side for pieces in found for side, begins in zip(pieces.val, pieces.begins, strict=True) if begins]
-    by_passages = any(pieces.passages[0] for pieces in found)
+    begun = [
+        side is True and not pieces.passages[0]
+        for pieces in found
+        for side, begins in zip(pieces.val, pieces.begins, strict=True)
+        if begins
+    ]
     return Counts(
         input_bytes=block.input_bytes,
         documents=len(begun) + empty,
         documents_empty=empty,
-        documents_val=0 if by_passages else sum(side is True for side in begun),
+        documents_val=sum(begun),
         passages=sum(pieces.passages[0] for pieces in found),
         passages_val=sum(pieces.passages[1] for pieces in found),
         byte_order_marks=block.byte_order_marks,
@@ -417,13 +422,18 @@ def _check_output(
     return None
 
 
-def _make_room(job: Job, *, overwrite: bool) -> None:
-    """Make the folder, see that it takes files, and remove what is to be replaced: the manifest first (I3)."""
+def _make_room(job: Job, *, overwrite: bool) -> bool:
+    """Make the folder, see that it takes files, and remove what is to be replaced: the manifest first (I3).
+
+    Returns whether the folder is new.
+    """
+    new = not job.output.exists()
     storage.make_folder(job.output)
     storage.check_writable(job.output)
     if overwrite:
         for name in (manifest.NAME, manifest.RUN_NAME, *raw.FILES.values()):
             storage.remove(job.output / name)
+    return new
 
 
 def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
@@ -442,7 +452,9 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
             f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
         )
     if job.spec.val_fraction and not any(file.split == "val" for file in made.files):
-        notes.append("there is no val.bin: the input is a single document or passage, and train got it")
+        notes.append(
+            "there is no val.bin: all documents or passages are equal, or there is only one, and train got them"
+        )
     return tuple(notes)
 
 

@@ -1,7 +1,7 @@
 """A document's or passage's own content → train or val."""
 
+import heapq
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import xxhash
@@ -55,15 +55,27 @@ def by_threshold(val_fraction: float) -> Splitter:
     return Splitter(mode="hash", limit=int(val_fraction * _ALL))
 
 
-def by_lowest(keys: Iterable[int], val_fraction: float) -> Splitter:
+class Lowest:
+    """The lowest of many keys, as many as a small input can need, and what else must be known of all of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.highest = -1
+        self.lowest: list[int] = []
+
+    def add(self, keys: list[int]) -> None:
+        if keys:
+            self.count += len(keys)
+            self.highest = max(self.highest, *keys)
+            self.lowest = heapq.nsmallest(FEW + 1, [*self.lowest, *keys])
+
+
+def by_lowest(found: Lowest, val_fraction: float) -> Splitter:
     """For small inputs: exactly the share asked for, the lowest keys first, at least one, and never all.
 
     Equal keys are equal documents and stay together, so there may be a few more.
     """
-    ordered = sorted(keys)
-    distinct = sorted(set(ordered))
-    if len(distinct) < 2 or not val_fraction:
+    if not val_fraction or found.count < 2 or found.lowest[0] == found.highest:
         return Splitter(mode="hash", limit=0)
-    wanted = max(1, math.floor(len(ordered) * val_fraction + 0.5))
-    limit = ordered[min(wanted, len(ordered)) - 1] + 1
-    return Splitter(mode="hash", limit=min(limit, distinct[-1]))
+    wanted = max(1, math.floor(found.count * val_fraction + 0.5))
+    return Splitter(mode="hash", limit=min(found.lowest[min(wanted, len(found.lowest)) - 1] + 1, found.highest))

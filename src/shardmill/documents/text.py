@@ -22,6 +22,11 @@ FIRST_PART_BYTES = 64 << 10
 DOCUMENT_HEAD = 64 << 10
 PASSAGE_HEAD = 4 << 10
 
+# Each document of a block takes some 200 bytes beside its text.
+_MAX_DOCUMENTS = 16 << 10
+# The rules for cuts look back two characters.
+_BEFORE_BYTES = 8
+
 Key = Callable[[bytes, int], int]
 """The beginning of a document or passage, and its byte offset in the whole job → what decides its split."""
 
@@ -186,9 +191,10 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
 
 
 def _read_documents(file: int, reader: InputReader, base: int, start: int, rules: TextRules) -> Iterator[Part]:
-    at, continues = start, False
+    at, begin, continues = start, start, False
     while at < reader.size:
-        data, document_ends, forced = _next_stretch(reader, at, rules, _block_bytes(file, at, start, rules))
+        before = min(_BEFORE_BYTES, at - begin)
+        data, document_ends, forced = _next_stretch(reader, at, before, rules, _block_bytes(file, at, start, rules))
         keys: tuple[int, ...] = ()
         if not document_ends and not continues:
             head = reader.read(at, DOCUMENT_HEAD + len(rules.separator or b""))
@@ -199,26 +205,33 @@ def _read_documents(file: int, reader: InputReader, base: int, start: int, rules
             file=file, offset=at, data=data, keys=keys, continues=continues, open=not document_ends, forced=forced
         )
         at += len(data)
+        begin = at if document_ends else begin
         continues = not document_ends
         reader.done_until(at)
 
 
-def _next_stretch(reader: InputReader, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, bool, bool]:
-    """The next bytes of the file up to a document's end or an exact cut; whether a document ends there; whether by force."""
+def _next_stretch(
+    reader: InputReader, at: int, before: int, rules: TextRules, block_bytes: int
+) -> tuple[bytes, bool, bool]:
+    """The next bytes of the file up to a document's end or an exact cut; whether a document ends there; whether by force.
+
+    The document began at least `before` bytes earlier: they are context.
+    """
     separator = rules.separator
     margin = CONTEXT_BYTES + len(separator or b"")
     for limit in _growing(block_bytes, rules.max_run_bytes):
-        data = reader.read(at, limit + margin)
-        if at + len(data) == reader.size and len(data) <= limit:
-            return data, True, False
+        data = reader.read(at - before, before + limit + margin)
+        high = before + limit
+        if at - before + len(data) == reader.size and len(data) <= high:
+            return data[before:], True, False
         if separator is not None:
-            end = _last_separator_end(data[: limit + len(separator)], separator)
+            end = _documents_end(data[before : high + len(separator)], separator)
             if end:
-                return data[:end], True, False
-        cut = rules.cuts.last(data, 0, min(limit, len(data)))
+                return data[before : before + end], True, False
+        cut = rules.cuts.last(data, before, min(high, len(data)))
         if cut is not None:
-            return data[:cut], False, False
-    return data[: _character_boundary(data, rules.max_run_bytes)], False, True
+            return data[before:cut], False, False
+    return data[before : _character_boundary(data, before + rules.max_run_bytes)], False, True
 
 
 def _read_passages(file: int, reader: InputReader, base: int, start: int, rules: TextRules) -> Iterator[Part]:
@@ -281,9 +294,12 @@ def _next_border(
     visible = len(data) if at_end else len(data) - CONTEXT_BYTES
     goal = at + rules.passage_bytes
     line_until = goal + rules.passage_bytes // 16
-    if rules.border is not None and offset + at < rules.border <= offset + line_until:
+    border_ahead = rules.border is not None and offset + at < rules.border < offset + at + rest
+    if border_ahead and rules.border is not None and rules.border <= offset + line_until:
         goal = line_until = rules.border - offset
-    if goal >= len(data) or (goal != line_until and rest < 2 * rules.passage_bytes):
+    elif rest < 2 * rules.passage_bytes and not border_ahead:
+        return (len(data) if at_end else None), False
+    if goal >= len(data):
         return (len(data) if at_end else None), False
     if line_until > visible and not at_end:
         return None, False
@@ -301,7 +317,7 @@ def _next_border(
         until = min(window + (4 << 10), last)
         if until > visible and not at_end:
             return None, False
-        found = rules.cuts.first(data, window, min(until, len(data)))
+        found = rules.cuts.first(data, window, min(until, len(data)), at)
         if found is not None:
             return found, False
         if until >= len(data):
@@ -324,10 +340,18 @@ def _growing(first: int, last: int) -> Iterator[int]:
 
 def _character_boundary(data: bytes, at: int) -> int:
     """The last place at or before `at` that is not inside a character."""
-    boundary = at
-    while boundary > at - 4 and boundary < len(data) and data[boundary] & 0xC0 == 0x80:
-        boundary -= 1
-    return boundary
+    for start in range(at - 1, max(0, at - 4), -1):
+        if data[start] & 0xC0 != 0x80:
+            size = 1 + (data[start] >= 0xC0) + (data[start] >= 0xE0) + (data[start] >= 0xF0)
+            return start if at < start + size else at
+    return at
+
+
+def _documents_end(data: bytes, separator: bytes) -> int:
+    """Where the last separator ends, or an earlier one if there would be too many documents for one block."""
+    if data.count(separator) <= _MAX_DOCUMENTS:
+        return _last_separator_end(data, separator)
+    return len(data) - len(data.split(separator, _MAX_DOCUMENTS)[-1])
 
 
 def _last_separator_end(data: bytes, separator: bytes) -> int:
