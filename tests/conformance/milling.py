@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from unittest.mock import patch
@@ -67,7 +67,7 @@ def mill_files(files: list[bytes], *, engine="gigatoken", block_bytes=1 << 20, *
         found, tokenizer = jobs.find_inputs(spec.inputs), load_once(spec.tokenizer)
         with (
             patch.object(jobs, "choose_engines", lambda tokenizer, engine, *_: engines(tokenizer.name, engine)),
-            patch.object(jobs, "_fit_budget", lambda *_: replace(_budget(), block_bytes=block_bytes)),
+            patch.object(jobs, "_fit_budget", lambda *_: _budget()),
         ):
             job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
         splitter = jobs.choose_splitter(job, lambda _bytes: None)

@@ -123,6 +123,7 @@ def test_the_fast_engine_gives_the_tokens_of_the_whole_with_a_table_from_the_cac
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_sweep_over_the_tokenizers_library_finds_the_table_of_r50k_base(gpt2_json):
     tokenizer = load(gpt2_json)
     found = guard.find_disagreements(Gigatoken(tokenizer), load_reference(tokenizer))

@@ -296,7 +296,7 @@ def _next_border(
     line_until = goal + rules.passage_bytes // 16
     border_ahead = rules.border is not None and offset + at < rules.border < offset + at + rest
     if border_ahead and rules.border is not None and rules.border <= offset + line_until:
-        goal = line_until = rules.border - offset
+        goal = line_until = max(rules.border - offset, at + _BEFORE_BYTES)  # what the rules look at is at hand
     elif rest < 2 * rules.passage_bytes and not border_ahead:
         return (len(data) if at_end else None), False
     if goal >= len(data):
