@@ -78,7 +78,7 @@ def test_r6_m1_what_grows_is_partial_and_the_manifest_comes_last(tmp_path, monke
 
 def test_m2_to_m6_j1_the_manifest_says_all_of_it(tmp_path):
     """M2, M3, M4, M5, M6, J1"""
-    folder, made = mill(tmp_path, val_fraction=0.05)
+    folder, _ = mill(tmp_path, val_fraction=0.05)
     text = (folder / "manifest.json").read_text()
     assert text.isascii() and text.startswith('{\n "format": 1,') and text.endswith("\n")
     content = json.loads(text)

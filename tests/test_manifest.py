@@ -69,7 +69,7 @@ def test_differences_are_told_field_by_field():
     assert json.loads(manifest.dump({"x": 1})) == {"format": 1, "x": 1}
 
 
-def test_a_job_that_fails_at_its_last_step_leaves_nothing_in_the_way_of_the_next(spec, tmp_path, monkeypatch):
+def test_a_job_that_fails_at_its_last_step_leaves_nothing_in_the_way_of_the_next(spec, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
