@@ -17,10 +17,13 @@ from shardmill.sources import InputFile, find_inputs
 from shardmill.spec import Limits, Spec
 from shardmill.split import Splitter
 from shardmill.tokens.encoder import Encoder, Engines, choose_engines
+from shardmill.tokens.gigatoken import FEW_PIECES
 from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
 
 # Passages of the first pass that are kept for the second: for some gigabytes of text a few megabytes.
 _KNOWN_PARTS = 8192
+# What this process has resident before the first block when it is the command and nothing else, at most.
+_OWN_BASE = 160 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +78,7 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     side = spec.eot if spec.eot != "auto" else ("none" if len(files) == 1 and separator is None else raw.EOT_SIDE)
     eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
     engines = choose_engines(tokenizer, limits.engine, total, limits.cache_folder())
-    keep = _fit_budget(spec, engines, limits)
+    keep = _fit_budget(spec, engines, limits, many=separator is not None or len(files) > 1)
     rules = TextRules(
         cuts=tokenizer.cuts,
         key=(lambda head, _: split.content_key(head, spec.seed))
@@ -126,13 +129,16 @@ def choose_splitter(job: Job, report: Callable[[int], None]) -> Splitter:
     return split.by_lowest(found, fraction)
 
 
-def _fit_budget(spec: Spec, engines: Engines, limits: Limits) -> Budget:
-    """Measure what the libraries and one engine take here, and see what the budget allows beside them."""
+def _fit_budget(spec: Spec, engines: Engines, limits: Limits, *, many: bool) -> Budget:
+    """Measure what the libraries and one engine take here, and see what the budget allows beside them.
+
+    For many documents the fast engine needs one library more.
+    """
     engines.reference.encode(b"warm")
     machine.give_back_freed_memory()
     before = machine.rss()
     first = Encoder(engines)
-    first.encode([b"warm"], suspicious=False)  # imports what is imported late
+    first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1), suspicious=False)  # imports what is imported late
     engine = max(0, machine.rss() - before) if engines.guard is not None else 0
     del first
     footprint = Footprint(
@@ -141,4 +147,7 @@ def _fit_budget(spec: Spec, engines: Engines, limits: Limits) -> Budget:
         reference=budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes),
         worker=budget.worker_reserve(spec.max_run_bytes, replaces=spec.on_error == "replace"),
     )
-    return budget.fit(limits.resolved_memory(), limits.resolved_workers(), footprint)
+    max_memory = limits.resolved_memory()
+    if limits.max_memory is None:  # what a notebook or program held before is not ours to count
+        max_memory += max(0, before - _OWN_BASE)
+    return budget.fit(max_memory, limits.resolved_workers(), footprint)

@@ -30,7 +30,7 @@ class Counts:
     forced_cuts: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(**{name: value + getattr(other, name) for name, value in asdict(self).items()})
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,6 +38,7 @@ from shardmill.storage import show
 from shardmill.tokens.check import check_sample
 from shardmill.tokens.encoder import Encoder
 
+Phase = Literal["loading", "splitting", "milling"]
 Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
 
 # An encoder that has seen less than this is not worth renewing: the memory is elsewhere.
@@ -53,7 +54,7 @@ class Progress:
     seen the first time), then a small input is read once for the split ("splitting"), then comes the work.
     """
 
-    phase: Literal["loading", "splitting", "milling"]
+    phase: Phase
     input_bytes: int
     total_bytes: int
     tokens: int
@@ -99,10 +100,6 @@ class Done:
     tokens: int = 0
     checked_bytes: int = 0
     started: float = field(default_factory=time.perf_counter)
-
-    def add_bytes(self, count: int) -> "Done":
-        self.counts += Counts(input_bytes=count)
-        return self
 
 
 def prepare(
@@ -150,8 +147,7 @@ def prepare(
 
 def _run(job: Job, writer: RawWriter, report: Callable[[Progress], None]) -> Done:
     """Start the reader and the workers and write what they bring, in order; pass on the first error any of them met."""
-    seen = Done()
-    splitter = choose_splitter(job, lambda size: report(_progress("splitting", job.total_bytes, seen.add_bytes(size))))
+    splitter = choose_splitter(job, _first_pass_reporter(job, report))
     line = _Line(job)
     threads = [threading.Thread(target=_read, args=(job, line), name="shardmill-reader", daemon=True)]
     threads += [
@@ -272,7 +268,7 @@ class _Line:
             self._changed.notify_all()
 
 
-def _progress(phase: Literal["loading", "splitting", "milling"], total_bytes: int, done: Done) -> Progress:
+def _progress(phase: Phase, total_bytes: int, done: Done) -> Progress:
     return Progress(
         phase=phase,
         input_bytes=done.counts.input_bytes,
@@ -281,6 +277,20 @@ def _progress(phase: Literal["loading", "splitting", "milling"], total_bytes: in
         memory=machine.rss(),
         seconds=time.perf_counter() - done.started,
     )
+
+
+def _first_pass_reporter(job: Job, report: Callable[[Progress], None]) -> Callable[[int], None]:
+    """Adds up the bytes that the first pass has read, and reports a few times a second."""
+    seen, last, started = 0, time.monotonic(), time.perf_counter()
+
+    def read(size: int) -> None:
+        nonlocal seen, last
+        seen += size
+        if time.monotonic() - last >= _PROGRESS_SECONDS:
+            last = time.monotonic()
+            report(_progress("splitting", job.total_bytes, Done(counts=Counts(input_bytes=seen), started=started)))
+
+    return read
 
 
 def inspect(job: Job, block: Block) -> Inspected:

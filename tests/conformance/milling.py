@@ -48,7 +48,7 @@ def encoder(tokenizer, engine):
 @lru_cache(maxsize=1)
 def _budget():
     spec = Spec(inputs=("any",), output="any")
-    return _fit_budget(spec, engines("r50k_base", "reference"), Limits(max_memory=PLENTY, workers=1))
+    return _fit_budget(spec, engines("r50k_base", "reference"), Limits(max_memory=PLENTY, workers=1), many=True)
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def mill_files(files: list[bytes], *, engine="gigatoken", block_bytes=1 << 20, *
         found, tokenizer = jobs.find_inputs(spec.inputs), load_once(spec.tokenizer)
         with (
             patch.object(jobs, "choose_engines", lambda tokenizer, engine, *_: engines(tokenizer.name, engine)),
-            patch.object(jobs, "_fit_budget", lambda *_: _budget()),
+            patch.object(jobs, "_fit_budget", lambda *_, **__: _budget()),
         ):
             job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
         splitter = jobs.choose_splitter(job, lambda _bytes: None)
