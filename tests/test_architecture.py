@@ -31,6 +31,7 @@ ORDER = [
     "budget",
     "job",
     "estimates",
+    "block",
     "mill",
     "cli",
 ]

@@ -5,7 +5,8 @@
     _read        one thread: files → Blocks, checked to be UTF-8
     _work        the others: take a Block, mill it, hand it in
     _Line        between them: Blocks out in order, results back in order
-    mill_block   one Block of text → its tokens, each on its side
+
+What a worker does to a Block is in block.py.
 
 Workers are threads: reading, checking, encoding and writing all release the GIL.
 """
@@ -18,28 +19,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from shardmill import budget, machine, manifest, plan, storage
-from shardmill.documents import text, utf8
-from shardmill.documents.text import Part, Pieces
+from shardmill.block import Inspected, Milled, inspect, mill_block
 from shardmill.errors import OutputError, UsageError
 from shardmill.estimates import check_space, separator_hint
 from shardmill.formats import raw
 from shardmill.formats.raw import RawWriter
 from shardmill.job import Job, choose_splitter, describe, find, make_job
 from shardmill.manifest import Counts, Manifest
-from shardmill.plan import Block
 from shardmill.sources import InputFile
 from shardmill.spec import Limits, Spec
 from shardmill.split import Splitter
 from shardmill.storage import show
-from shardmill.tokens.check import check_sample
 from shardmill.tokens.encoder import Encoder
 
 Phase = Literal["loading", "splitting", "milling"]
-Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
 
 # An encoder that has seen less than this is not worth renewing: the memory is elsewhere.
 _RENEW_AFTER_BYTES = 512 << 10
@@ -71,25 +65,6 @@ class Result:
     run: dict[str, Any]
     notes: tuple[str, ...]
     already_complete: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inspected:
-    """A Block, which of its Parts are not UTF-8, and whether it holds a character that the fast engine gets wrong."""
-
-    block: Block
-    invalid: frozenset[int]
-    suspicious: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Milled:
-    """The tokens of one Block in order, each run with its side; None: the side of the run before."""
-
-    index: int
-    runs: list[tuple[bool | None, Tokens]]
-    counts: Counts
-    checked_bytes: int
 
 
 @dataclass(kw_only=True, slots=True)
@@ -291,115 +266,6 @@ def _first_pass_reporter(job: Job, report: Callable[[Progress], None]) -> Callab
             report(_progress("splitting", job.total_bytes, Done(counts=Counts(input_bytes=seen), started=started)))
 
     return read
-
-
-def inspect(job: Job, block: Block) -> Inspected:
-    """Find what in a Block is not UTF-8, or needs the reference. In reading order, so the first bad byte is the one named."""
-    invalid = [number for number, part in enumerate(block.parts) if not utf8.is_valid(part.data)]
-    if invalid and job.spec.on_error == "stop":
-        part = block.parts[invalid[0]]
-        raise utf8.refusal(job.files[part.file].path, part.offset, part.data)
-    guard = job.engines.guard
-    suspicious = guard is not None and any(guard.find(part.data) for part in block.parts)
-    return Inspected(block=block, invalid=frozenset(invalid), suspicious=suspicious)
-
-
-def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspected) -> Milled:
-    """One Block of text → its tokens: encode it, compare a sample, put in the end-of-text tokens, part train from val."""
-    block = inspected.block
-    found = [
-        text.pieces_of(
-            part, job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), splitter.is_val
-        )
-        for part in block.parts
-    ]
-    replaced = sum(_repair(found[number]) for number in inspected.invalid)
-    data = [piece for pieces in found for piece in pieces.data]
-    ids, sizes = encoder.encode(data, suspicious=inspected.suspicious)
-    checked = check_sample(
-        job.engines, block.index, data, ids, sizes, lambda number: _place(job, block.parts, found, number)
-    )
-    return Milled(
-        index=block.index,
-        runs=_runs(job, found, ids, sizes),
-        counts=_count(block, found, replaced),
-        checked_bytes=checked,
-    )
-
-
-def _repair(pieces: Pieces) -> int:
-    """Put U+FFFD in place of what is not UTF-8; returns how many."""
-    total = 0
-    for i, data in enumerate(pieces.data):
-        pieces.data[i], count = utf8.replaced(data)
-        total += count
-    return total
-
-
-def _runs(
-    job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]
-) -> list[tuple[bool | None, Tokens]]:
-    """The ids of a Block with their end-of-text tokens, as the file has them, cut where the side changes."""
-    marked = (
-        [flag for pieces in found for flag in (pieces.ends if job.eot_side == "after" else pieces.begins)]
-        if job.eot_id is not None
-        else []
-    )
-    if any(marked):
-        tokens, ends = _with_eot(job, ids, sizes, np.array(marked))
-    else:
-        tokens, ends = ids.astype(job.dtype), np.cumsum(sizes)
-    val = [side for pieces in found for side in pieces.val]
-    turns = [i for i in range(1, len(val)) if val[i] is not val[i - 1]]
-    borders = [int(ends[i - 1]) for i in turns]
-    return (
-        [(val[i], tokens[a:b]) for i, a, b in zip([0, *turns], [0, *borders], [*borders, len(tokens)], strict=True)]
-        if val
-        else []
-    )
-
-
-def _with_eot(
-    job: Job, ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]
-) -> tuple[Tokens, npt.NDArray[np.int64]]:
-    ends = np.cumsum(sizes + marked)
-    places = ends[marked] - 1 if job.eot_side == "after" else (ends - sizes - 1)[marked]
-    tokens = np.empty(int(ends[-1]), job.dtype)
-    is_text = np.ones(len(tokens), np.bool_)
-    is_text[places] = False
-    assert job.eot_id is not None
-    tokens[places] = job.eot_id
-    tokens[is_text] = ids
-    return tokens, ends
-
-
-def _count(block: Block, found: list[Pieces], replaced: int) -> Counts:
-    empty = block.empty_files + sum(pieces.empty_documents for pieces in found)
-    begun = [
-        side is True and not pieces.passages[0]
-        for pieces in found
-        for side, begins in zip(pieces.val, pieces.begins, strict=True)
-        if begins
-    ]
-    return Counts(
-        input_bytes=block.input_bytes,
-        documents=len(begun) + empty,
-        documents_empty=empty,
-        documents_val=sum(begun),
-        passages=sum(pieces.passages[0] for pieces in found),
-        passages_val=sum(pieces.passages[1] for pieces in found),
-        byte_order_marks=block.byte_order_marks,
-        replaced_characters=replaced,
-        forced_cuts=sum(part.forced for part in block.parts),
-    )
-
-
-def _place(job: Job, parts: tuple[Part, ...], found: list[Pieces], number: int) -> str:
-    for part, pieces in zip(parts, found, strict=True):
-        if number < len(pieces.data):
-            return f"{show(job.files[part.file].path)} byte {part.offset + pieces.offsets[number]:,}"
-        number -= len(pieces.data)
-    raise AssertionError("no such piece")
 
 
 def _check_output(

@@ -11,8 +11,10 @@ from unittest.mock import patch
 import numpy as np
 
 from conftest import load_once
+from shardmill import block as blocks
 from shardmill import job as jobs
-from shardmill import mill, plan
+from shardmill import plan
+from shardmill.manifest import Counts
 from shardmill.spec import Limits, Spec
 from shardmill.tokens.encoder import Encoder
 
@@ -71,9 +73,9 @@ def mill_files(files: list[bytes], *, engine="gigatoken", block_bytes=1 << 20, *
         ):
             job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
         splitter = jobs.choose_splitter(job, lambda _bytes: None)
-        out, val, counts = Milled(), False, mill.Counts()
+        out, val, counts = Milled(), False, Counts()
         for block in plan.blocks(job.files, job.rules):
-            milled = mill.mill_block(job, splitter, encoder(spec.tokenizer, engine), mill.inspect(job, block))
+            milled = blocks.mill_block(job, splitter, encoder(spec.tokenizer, engine), blocks.inspect(job, block))
             counts += milled.counts
             for side, tokens in milled.runs:
                 val = val if side is None else side
