@@ -13,7 +13,7 @@ import numpy as np
 from conftest import load_once
 from shardmill import block as blocks
 from shardmill import job as jobs
-from shardmill import plan
+from shardmill import mill, plan
 from shardmill.manifest import Counts
 from shardmill.spec import Limits, Spec
 from shardmill.tokens.encoder import Encoder
