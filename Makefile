@@ -11,7 +11,8 @@ help: ## list the targets
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' # a Python that the pins do not know
 	@touch $@
 
 setup: $(VENV)/.ready ## make the virtual environment and install shardmill in it
