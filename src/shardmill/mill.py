@@ -328,9 +328,7 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
             f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
         )
     if job.spec.val_fraction and not any(file.split == "val" for file in made.files):
-        notes.append(
-            "there is no val.bin: all documents or passages are equal, or there is only one, and train got them"
-        )
+        notes.append("there is no val.bin: too few different documents or passages for the split that was asked for")
     return tuple(notes)
 
 
