@@ -23,7 +23,9 @@ def main() -> None:
     expected = load_reference(load("gpt2")).encode(SAMPLE.read_bytes())
     if sorted(np.concatenate([train, val]).tolist()) != sorted(expected.tolist()):
         sys.exit("demo: the tokens are not those that tiktoken gives for the whole text")
-    print(f"checked: {len(train) + len(val):,} tokens, the same that tiktoken gives for the whole text")
+    print(
+        f"checked: {len(train) + len(val):,} tokens in train and val together, the very ones that tiktoken gives for the whole text"
+    )
     print("next: .venv/bin/shardmill prepare YOUR_TEXT.txt -o data/   (or: source .venv/bin/activate)")
 
 
