@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 import samples
 from conftest import load_once, texts
 from shardmill.documents import text
-from shardmill.documents.text import BOM, TextRules, escaped, keys_of, pieces_of, read_parts, refuse_other_encodings
+from shardmill.documents.text import (
+    BOM,
+    Position,
+    TextRules,
+    escaped,
+    keys_of,
+    pieces_of,
+    read_parts,
+    refuse_other_encodings,
+)
 from shardmill.errors import InputError
 from shardmill.split import content_key
 from shardmill.storage import InputReader
@@ -35,7 +44,7 @@ def rules(
 def parts_of(path, data, how):
     path.write_bytes(data)
     with InputReader(str(path)) as reader:
-        return list(read_parts(0, reader, 0, how))
+        return list(read_parts(Position(), reader, 0, how))
 
 
 def documents_of(parts, how):

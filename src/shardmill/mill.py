@@ -13,20 +13,20 @@ Workers are threads: reading, checking, encoding and writing all release the GIL
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from shardmill import budget, machine, manifest, plan, storage
-from shardmill.block import Inspected, Milled, inspect, mill_block
-from shardmill.errors import OutputError, UsageError
+from shardmill.block import Milled, inspect, mill_block
+from shardmill.errors import OutputError, ShardmillError, UsageError
 from shardmill.estimates import check_space, separator_hint
 from shardmill.formats import raw
 from shardmill.formats.raw import RawWriter
 from shardmill.job import Job, choose_splitter, describe, find, make_job
 from shardmill.manifest import Counts, Manifest
+from shardmill.plan import Block
 from shardmill.sources import InputFile
 from shardmill.spec import Limits, Spec
 from shardmill.split import Splitter
@@ -121,38 +121,22 @@ def prepare(
 
 
 def _run(job: Job, writer: RawWriter, report: Callable[[Progress], None]) -> Done:
-    """Start the reader and the workers and write what they bring, in order; pass on the first error any of them met."""
+    """Start the workers and wait for them, reporting; pass on the first error any of them met."""
     splitter = choose_splitter(job, _first_pass_reporter(job, report))
-    line = _Line(job)
-    threads = [threading.Thread(target=_read, args=(job, line), name="shardmill-reader", daemon=True)]
-    threads += [
+    line = _Line(job, writer)
+    threads = [
         threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.workers)
     ]
     for thread in threads:
         thread.start()
-    done = Done()
-    val = False
     try:
-        for milled in line.results(lambda: report(_progress("milling", job.total_bytes, done))):
-            for side, tokens in milled.runs:
-                val = val if side is None else side
-                writer.append("val" if val else "train", tokens)
-                done.tokens += len(tokens)
-            done.counts += milled.counts
-            done.checked_bytes += milled.checked_bytes
+        line.wait(lambda: report(_progress("milling", job.total_bytes, line.done)))
     finally:
         line.stop()
         for thread in threads:
             thread.join()
-    return done
-
-
-def _read(job: Job, line: "_Line") -> None:
-    try:
-        line.fill(inspect(job, block) for block in plan.blocks(job.files, job.rules, drop_behind=job.big))
-    except BaseException as e:  # the thread's boundary: the job stops, and the caller hears of it
-        line.stop(e)
+    return line.done
 
 
 def _work(job: Job, splitter: Splitter, line: "_Line") -> None:
@@ -162,85 +146,93 @@ def _work(job: Job, splitter: Splitter, line: "_Line") -> None:
             if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and budget.over(job.budget):
                 encoder.renew()
                 machine.give_back_freed_memory()
-            line.hand_in(mill_block(job, splitter, encoder, block))
-    except BaseException as e:  # as above
+            try:
+                line.hand_in(block.index, mill_block(job, splitter, encoder, inspect(job, block)))
+            except ShardmillError as e:
+                line.hand_in(block.index, e)
+    except BaseException as e:  # the thread's boundary: the job stops, and the caller hears of it
         line.stop(e)
+    finally:
+        line.leave()
 
 
 class _Line:
-    """Blocks go out in order, results come in as they are ready and leave in order. What is in flight is bounded."""
+    """Blocks go out in order; results come in as they are ready and are written in order, by whoever brings the next one.
 
-    def __init__(self, job: Job) -> None:
-        self._at_work = job.budget.workers
-        self._changed = threading.Condition()
-        self._blocks: deque[Inspected | None] = deque()
-        self._ready: dict[int, Milled] = {}
+    What is in flight is bounded. An error counts as the result of its Block: the first in the text is the one told.
+    """
+
+    def __init__(self, job: Job, writer: RawWriter) -> None:
+        self.done = Done()
+        self._writer = writer
+        self._val = False
+        self._blocks = plan.blocks(job.files, job.rules, drop_behind=job.big)
+        self._reading = threading.Lock()
+        self._room = threading.Semaphore(job.budget.in_flight)
+        self._handing = threading.Lock()
+        self._ready: dict[int, Milled | ShardmillError] = {}
         self._due = 0
-        self._room = job.budget.in_flight
-        self._error: BaseException | None = None
+        self._writing = False
+        self._at_work = job.budget.workers
+        self._over = threading.Event()
         self._stopped = False
+        self._error: BaseException | None = None
 
-    def fill(self, blocks: Iterator[Inspected]) -> None:
-        """For the reader: put in Blocks as long as there are any, waiting while too much is in flight."""
-        for block in blocks:
-            with self._changed:
-                self._changed.wait_for(lambda: self._room or self._stopped)
-                if self._stopped:
-                    return
-                self._room -= 1
-                self._blocks.append(block)
-                self._changed.notify_all()
-        with self._changed:
-            self._blocks.append(None)
-            self._changed.notify_all()
+    def take(self) -> Block | None:
+        """The next Block, or None when there will be no more. Waits while too much is in flight."""
+        self._room.acquire()
+        with self._reading:
+            return None if self._stopped else next(self._blocks, None)
 
-    def take(self) -> Inspected | None:
-        """For a worker: the next Block, or None when there will be no more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._blocks or self._stopped)
-            if self._stopped or self._blocks[0] is None:
-                self._at_work -= 1
-                self._changed.notify_all()
-                return None
-            return self._blocks.popleft()
-
-    def hand_in(self, milled: Milled) -> None:
-        with self._changed:
-            self._ready[milled.index] = milled
-            self._changed.notify_all()
-
-    def results(self, idle: Callable[[], object]) -> Iterator[Milled]:
-        """For the writer: the results in order, until there are no more; calls idle() a few times a second.
-
-        Raises what stopped the line.
-        """
-        last = 0.0
-        while True:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._due in self._ready or self._stopped or not self._at_work, _PROGRESS_SECONDS
-                )
-                if self._error is not None:
-                    raise self._error
-                milled = self._ready.pop(self._due, None)
-                finished = milled is None and not self._at_work
-            if finished or time.monotonic() - last >= _PROGRESS_SECONDS:
-                idle()
-                last = time.monotonic()
-            if finished:
+    def hand_in(self, index: int, result: Milled | ShardmillError) -> None:
+        with self._handing:
+            self._ready[index] = result
+            if self._writing:
                 return
-            if milled is not None:
-                yield milled
-                with self._changed:
-                    self._due += 1
-                    self._room += 1
-                    self._changed.notify_all()
+            self._writing = True
+        while True:
+            with self._handing:
+                due = self._ready.pop(self._due, None)
+                if due is None or self._stopped:
+                    self._writing = False
+                    return
+                self._due += 1
+            if isinstance(due, ShardmillError):
+                raise due
+            self._write(due)
+            self._room.release()
+
+    def _write(self, milled: Milled) -> None:
+        for side, tokens in milled.runs:
+            self._val = self._val if side is None else side
+            self._writer.append("val" if self._val else "train", tokens)
+            self.done.tokens += len(tokens)
+        self.done.counts += milled.counts
+        self.done.checked_bytes += milled.checked_bytes
+
+    def wait(self, idle: Callable[[], object]) -> None:
+        """Until all is written; calls idle() a few times a second. Raises what stopped the line."""
+        while not self._over.wait(_PROGRESS_SECONDS):
+            idle()
+        idle()
+        if self._error is not None:
+            raise self._error
+
+    def leave(self) -> None:
+        """A worker's last word."""
+        self._room.release()
+        with self._handing:
+            self._at_work -= 1
+            if not self._at_work:
+                self._over.set()
 
     def stop(self, error: BaseException | None = None) -> None:
-        with self._changed:
-            self._stopped = True
+        self._stopped = True
+        with self._handing:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._over.set() if error is not None else None
+        for _ in range(self._at_work):
+            self._room.release()
 
 
 def _progress(phase: Phase, total_bytes: int, done: Done) -> Progress:

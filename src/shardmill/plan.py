@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardmill.documents import text
-from shardmill.documents.text import Part, TextRules
+from shardmill.documents.text import BEGINNING, Part, Position, TextRules
 from shardmill.errors import InputError
 from shardmill.sources import InputFile
 from shardmill.spec import WHOLE_FILE_BYTES
@@ -24,34 +24,56 @@ class Block:
     """Bytes of the inputs that are done with when this Block is, byte order marks included."""
     empty_files: int
     byte_order_marks: int
+    after: Position
+    """Where the next Block begins."""
 
 
-def blocks(files: Sequence[InputFile], rules: TextRules, *, drop_behind: bool = False) -> Iterator[Block]:
-    """All text of all files in order, Block after Block."""
+def blocks(
+    files: Sequence[InputFile],
+    rules: TextRules,
+    start: Position = BEGINNING,
+    index: int = 0,
+    *,
+    drop_behind: bool = False,
+) -> Iterator[Block]:
+    """All text of all files in order, Block after Block; from start on, the first Block with this index."""
     parts: list[Part] = []
-    size = empty = marks = done = index = 0
+    size = empty = marks = done = 0
+    after = start
     for number, (file, base) in enumerate(zip(files, file_bases(files), strict=True)):
-        end = 0
-        for part in _parts_of(number, file, base, rules_for(files, file, rules), drop_behind=drop_behind):
+        if number < start.file:
+            continue
+        position = start if number == start.file else Position(file=number)
+        end = position.offset
+        for part in _parts_of(position, file, base, rules_for(files, file, rules), drop_behind=drop_behind):
             if parts and (
                 size + len(part.data) > (rules.block_bytes if index else text.FIRST_PART_BYTES)
                 or len(parts) == _MAX_PARTS
             ):
                 yield Block(
-                    index=index, parts=tuple(parts), input_bytes=done, empty_files=empty, byte_order_marks=marks
+                    index=index,
+                    parts=tuple(parts),
+                    input_bytes=done,
+                    empty_files=empty,
+                    byte_order_marks=marks,
+                    after=after,
                 )
                 parts, size, empty, marks, done, index = [], 0, 0, 0, 0, index + 1
             marks += end == 0 and part.offset > 0
             done += part.offset + len(part.data) - end
             end = part.offset + len(part.data)
+            after = part.after
             parts.append(part)
             size += len(part.data)
         if end == 0:  # nothing in it, but perhaps a mark
             empty += 1
             marks += file.size > 0
             done += file.size
+            after = Position(file=number + 1)
     if done or empty:
-        yield Block(index=index, parts=tuple(parts), input_bytes=done, empty_files=empty, byte_order_marks=marks)
+        yield Block(
+            index=index, parts=tuple(parts), input_bytes=done, empty_files=empty, byte_order_marks=marks, after=after
+        )
 
 
 def file_bases(files: Sequence[InputFile]) -> list[int]:
@@ -69,7 +91,7 @@ def rules_for(files: Sequence[InputFile], file: InputFile, rules: TextRules) -> 
     return rules if running else dataclasses.replace(rules, passage_bytes=None)
 
 
-def _parts_of(number: int, file: InputFile, base: int, rules: TextRules, *, drop_behind: bool) -> Iterator[Part]:
+def _parts_of(start: Position, file: InputFile, base: int, rules: TextRules, *, drop_behind: bool) -> Iterator[Part]:
     if file.size == 0:
         return
     with InputReader(file.path, drop_behind=drop_behind) as reader:
@@ -77,4 +99,4 @@ def _parts_of(number: int, file: InputFile, base: int, rules: TextRules, *, drop
             raise InputError(
                 f"{show(file.path)}: had {file.size:,} bytes when the job began and has {reader.size:,} now; let whatever writes it finish, then run again"
             )
-        yield from text.read_parts(number, reader, base, rules)
+        yield from text.read_parts(start, reader, base, rules)

@@ -32,6 +32,18 @@ Key = Callable[[bytes, int], int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """A place where reading can begin again: a file, a byte in it, and where the document at that byte began."""
+
+    file: int = 0
+    offset: int = 0
+    begin: int = 0
+
+
+BEGINNING = Position()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Passages:
     """The passages in a stretch of text: where each begins, what decides its split, and where the last ends."""
 
@@ -64,15 +76,26 @@ class Part:
 
     file: int
     offset: int
+    begin: int
+    """Where the document that the first piece belongs to begins in the file."""
     data: bytes
     starts: tuple[int, ...] = ()
     """Where passages begin in data; empty when documents are judged whole."""
     keys: tuple[int, ...] = ()
     """The key of each passage, or the one key of the document that begins here and stays open."""
-    continues: bool
     open: bool
     forced: bool = False
     """The cut at the end of this Part had to be forced."""
+
+    @property
+    def continues(self) -> bool:
+        return self.offset > self.begin
+
+    @property
+    def after(self) -> Position:
+        """Where the next Part begins."""
+        end = self.offset + len(self.data)
+        return Position(file=self.file, offset=end, begin=self.begin if self.open else end)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,13 +116,14 @@ class Pieces:
     """How many passages these are, and how many of them are val; (0, 0) when documents are judged whole."""
 
 
-def read_parts(file: int, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
-    """The Parts of one file that begins at byte base of the job. Consecutive, complete, and never empty."""
+def read_parts(start: Position, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
+    """The Parts of one file, from start on; the file begins at byte base of the job. Consecutive, complete, never empty."""
     head = reader.read(0, 4 << 10)
     refuse_other_encodings(reader.path, head)
-    start = len(BOM) if head.startswith(BOM) else 0
+    if start.offset == 0 and head.startswith(BOM):
+        start = Position(file=start.file, offset=len(BOM), begin=len(BOM))
     read = _read_documents if rules.passage_bytes is None else _read_passages
-    yield from read(file, reader, base, start, rules)
+    yield from read(start, reader, base, rules)
 
 
 def pieces_of(part: Part, base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
@@ -190,23 +214,22 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
         )
 
 
-def _read_documents(file: int, reader: InputReader, base: int, start: int, rules: TextRules) -> Iterator[Part]:
-    at, begin, continues = start, start, False
+def _read_documents(start: Position, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
+    at, begin = start.offset, start.begin
     while at < reader.size:
         before = min(_BEFORE_BYTES, at - begin)
-        data, document_ends, forced = _next_stretch(reader, at, before, rules, _block_bytes(file, at, start, rules))
+        data, document_ends, forced = _next_stretch(reader, at, before, rules, _block_bytes(start.file, at, rules))
         keys: tuple[int, ...] = ()
-        if not document_ends and not continues:
+        if not document_ends and at == begin:
             head = reader.read(at, DOCUMENT_HEAD + len(rules.separator or b""))
             if rules.separator is not None:
                 head = head.split(rules.separator, 1)[0]
             keys = (rules.key(head[:DOCUMENT_HEAD], base + at),)
-        yield Part(
-            file=file, offset=at, data=data, keys=keys, continues=continues, open=not document_ends, forced=forced
+        part = Part(
+            file=start.file, offset=at, begin=begin, data=data, keys=keys, open=not document_ends, forced=forced
         )
-        at += len(data)
-        begin = at if document_ends else begin
-        continues = not document_ends
+        yield part
+        at, begin = part.after.offset, part.after.begin
         reader.done_until(at)
 
 
@@ -234,22 +257,22 @@ def _next_stretch(
     return data[before : _character_boundary(data, before + rules.max_run_bytes)], False, True
 
 
-def _read_passages(file: int, reader: InputReader, base: int, start: int, rules: TextRules) -> Iterator[Part]:
-    at = start
+def _read_passages(start: Position, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
+    at = start.offset
     while at < reader.size:
-        known = rules.known.pop((file, at), None)
+        known = rules.known.pop((start.file, at), None)
         data, known = (
             (reader.read(at, known.end), known)
             if known
-            else _find_passages(reader, base, at, rules, _block_bytes(file, at, start, rules))
+            else _find_passages(reader, base, at, rules, _block_bytes(start.file, at, rules))
         )
         yield Part(
-            file=file,
+            file=start.file,
             offset=at,
+            begin=start.begin,
             data=data[: known.end],
             starts=known.starts,
             keys=known.keys,
-            continues=at > start,
             open=at + known.end < reader.size,
             forced=known.forced,
         )
@@ -325,8 +348,8 @@ def _next_border(
     return _character_boundary(data, last), True
 
 
-def _block_bytes(file: int, at: int, start: int, rules: TextRules) -> int:
-    return min(rules.block_bytes, FIRST_PART_BYTES) if file == 0 and at == start else rules.block_bytes
+def _block_bytes(file: int, at: int, rules: TextRules) -> int:
+    return min(rules.block_bytes, FIRST_PART_BYTES) if file == 0 and at <= len(BOM) else rules.block_bytes
 
 
 def _growing(first: int, last: int) -> Iterator[int]:
