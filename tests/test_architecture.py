@@ -14,6 +14,7 @@ ORDER = [
     "machine",
     "spec",
     "storage",
+    "rejects",
     "sources",
     "cuts",
     "documents.text",

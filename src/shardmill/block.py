@@ -7,10 +7,11 @@ import numpy.typing as npt
 
 from shardmill import plan
 from shardmill.documents import text, utf8
-from shardmill.documents.text import Part, Pieces
+from shardmill.documents.text import Part, Pieces, Position
 from shardmill.job import Job
 from shardmill.manifest import Counts
 from shardmill.plan import Block
+from shardmill.rejects import Reject
 from shardmill.split import Splitter
 from shardmill.storage import show
 from shardmill.tokens.check import check_sample
@@ -36,6 +37,9 @@ class Milled:
     runs: list[tuple[bool | None, Tokens]]
     counts: Counts
     checked_bytes: int
+    after: Position
+    """Where the next Block begins."""
+    rejects: tuple[Reject, ...] = ()
 
 
 def inspect(job: Job, block: Block) -> Inspected:
@@ -69,6 +73,7 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
         runs=_runs(job, found, ids, sizes),
         counts=_count(block, found, replaced),
         checked_bytes=checked,
+        after=block.after,
     )
 
 

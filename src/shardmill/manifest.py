@@ -17,11 +17,12 @@ _LARGEST = 1 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """Everything that was read, accounted for (I6): documents = written + empty."""
+    """Everything that was read, accounted for (I6): documents = written + empty + rejected."""
 
     input_bytes: int = 0
     documents: int = 0
     documents_empty: int = 0
+    documents_rejected: int = 0
     documents_val: int = 0
     passages: int = 0
     passages_val: int = 0

@@ -11,7 +11,7 @@ from shardmill.errors import UsageError
 Eot = Literal["auto", "after", "before", "none"]
 Split = Literal["hash", "tail", "head"]
 Dtype = Literal["auto", "uint16", "uint32"]
-OnError = Literal["stop", "replace"]
+OnError = Literal["stop", "skip", "replace"]
 Engine = Literal["auto", "gigatoken", "reference"]
 
 # Text without a single place to cut is cut by force after this many bytes. There must be a maximum: one such
@@ -110,5 +110,5 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "eot": ("auto", "after", "before", "none"),
     "split": ("hash", "tail", "head"),
     "dtype": ("auto", "uint16", "uint32"),
-    "on_error": ("stop", "replace"),
+    "on_error": ("stop", "skip", "replace"),
 }
