@@ -8,7 +8,8 @@ import pytest
 import xxhash
 
 from shardmill import Limits, Spec, prepare
-from shardmill.formats import raw
+from shardmill.formats import files
+from shardmill.storage import sample
 from shardmill.tokens.reference import load_reference
 from shardmill.tokens.tokenizer import load
 
@@ -84,7 +85,13 @@ def test_m2_to_m6_j1_the_manifest_says_all_of_it(tmp_path):
     content = json.loads(text)
     assert list(content)[1:] == sorted(list(content)[1:])
     assert set(content["job"]) == {"choices", "inputs", "tokenizer_sha256", "vocabulary_size"}
-    assert content["job"]["inputs"] == [{"path": str(tmp_path / "a.txt"), "bytes": (tmp_path / "a.txt").stat().st_size}]
+    assert content["job"]["inputs"] == [
+        {
+            "path": str(tmp_path / "a.txt"),
+            "bytes": (tmp_path / "a.txt").stat().st_size,
+            "sample": sample(tmp_path / "a.txt"),
+        }
+    ]
     for file in content["files"]:
         data = (folder / file["name"]).read_bytes()
         assert (file["bytes"], file["tokens"]) == (len(data), len(data) // 2)
@@ -99,7 +106,7 @@ def test_m2_to_m6_j1_the_manifest_says_all_of_it(tmp_path):
 
 def test_m4_checksums_are_of_segments(tmp_path, monkeypatch):
     """M4"""
-    monkeypatch.setattr(raw, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(files, "SEGMENT_BYTES", 1000)
     folder, made = mill(tmp_path, val_fraction=0)
     data = (folder / "train.bin").read_bytes()
     assert list(made.files[0].checksums) == [

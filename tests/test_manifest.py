@@ -64,7 +64,7 @@ def test_differences_are_told_field_by_field():
     old = {"a": 1, "b": {"c": [1, 2]}, "same": 0}
     assert manifest.differences(old, {"a": 2, "b": {"c": [1]}, "same": 0}) == [
         "a: was 1, is now 2",
-        "b.c: was 2 entries, is now 1",
+        "b.c: were 2, are now 1",
     ]
     assert json.loads(manifest.dump({"x": 1})) == {"format": 1, "x": 1}
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from shardmill import storage
-from shardmill.errors import InputError, TemporaryError
+from shardmill.errors import InputError, OutputError, TemporaryError
 from shardmill.storage import GrowingFile, InputReader, show
 
 
@@ -13,7 +13,8 @@ def test_a_growing_file_has_no_final_name_until_it_is_finished(tmp_path):
     file = GrowingFile(tmp_path / "train.bin")
     file.append(memoryview(b"abc"))
     assert os.listdir(tmp_path) == ["train.bin.partial"]
-    file.finish()
+    file.seal()
+    file.publish()
     assert os.listdir(tmp_path) == ["train.bin"] and (tmp_path / "train.bin").read_bytes() == b"abc"
 
 
@@ -31,13 +32,22 @@ def test_write_whole_replaces_at_once(tmp_path):
     assert (tmp_path / "a").read_bytes() == b"two" and os.listdir(tmp_path) == ["a"]
 
 
-def test_data_is_synced_beside_the_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "_SYNC_EVERY", 10)
+def test_a_growing_file_goes_on_where_it_was_durable(tmp_path):
     file = GrowingFile(tmp_path / "a", drop_behind=True)
-    for i in range(100):
-        file.append(memoryview(bytes([i]) * 7))
-    file.finish()
-    assert (tmp_path / "a").read_bytes() == b"".join(bytes([i]) * 7 for i in range(100))
+    file.append(memoryview(b"durable"))
+    file.sync()
+    file.append(memoryview(b" and not"))
+    file.close()
+    file = GrowingFile(tmp_path / "a", at=7)
+    assert file.read(0, 100) == b"durable"
+    file.append(memoryview(b" again"))
+    file.seal()
+    file.publish()
+    assert (tmp_path / "a").read_bytes() == b"durable again"
+    again = GrowingFile(tmp_path / "a", at=13)
+    assert again.published
+    with pytest.raises(OutputError, match="has 13 bytes where an earlier run left 14"):
+        GrowingFile(tmp_path / "a", at=14)
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path):

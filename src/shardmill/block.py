@@ -30,11 +30,20 @@ class Inspected:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Tokens in order that go to one side; None: the side of the run before. ends: where documents end among them."""
+
+    val: bool | None
+    tokens: Tokens
+    ends: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Milled:
-    """The tokens of one Block in order, each run with its side; None: the side of the run before."""
+    """The tokens of one Block in order, and all that there is to know of it."""
 
     index: int
-    runs: list[tuple[bool | None, Tokens]]
+    runs: list[Run]
     counts: Counts
     checked_bytes: int
     after: Position
@@ -86,9 +95,7 @@ def _repair(pieces: Pieces) -> int:
     return total
 
 
-def _runs(
-    job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]
-) -> list[tuple[bool | None, Tokens]]:
+def _runs(job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]) -> list[Run]:
     """The ids of a Block with their end-of-text tokens, as the file has them, cut where the side changes."""
     marked = (
         [flag for pieces in found for flag in (pieces.ends if job.eot_side == "after" else pieces.begins)]
@@ -100,13 +107,14 @@ def _runs(
     else:
         tokens, ends = ids.astype(job.dtype), np.cumsum(sizes)
     val = [side for pieces in found for side in pieces.val]
-    turns = [i for i in range(1, len(val)) if val[i] is not val[i - 1]]
-    borders = [int(ends[i - 1]) for i in turns]
-    return (
-        [(val[i], tokens[a:b]) for i, a, b in zip([0, *turns], [0, *borders], [*borders, len(tokens)], strict=True)]
-        if val
-        else []
-    )
+    document_ends = np.array([flag for pieces in found for flag in pieces.ends], np.bool_)
+    turns = [0, *(i for i in range(1, len(val)) if val[i] is not val[i - 1])] if val else []
+    runs = []
+    for first, after in zip(turns, [*turns[1:], len(val)], strict=True) if val else ():
+        start, stop = int(ends[first - 1]) if first else 0, int(ends[after - 1])
+        inside = ends[first:after][document_ends[first:after]] - start
+        runs.append(Run(val=val[first], tokens=tokens[start:stop], ends=inside))
+    return runs
 
 
 def _with_eot(

@@ -21,6 +21,7 @@ from shardmill.spec import Limits, Spec
 
 if TYPE_CHECKING:
     from shardmill.estimates import Estimate, Range
+    from shardmill.manifest import Counts
     from shardmill.mill import Progress, Result
 
 _LINE_SECONDS = 30.0
@@ -115,10 +116,10 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--on-error",
-            type=click.Choice(["stop", "replace"]),
+            type=click.Choice(["stop", "skip", "replace"]),
             default="stop",
             show_default=True,
-            help="Bytes that are not UTF-8: stop and say where, or put U+FFFD in their place and count them.",
+            help="A document that is not UTF-8: stop and say where; skip it and list it in rejects.jsonl; or put U+FFFD in place of the bad bytes and count them.",
         ),
         click.option(
             "--workers", type=click.IntRange(1), help="Threads that encode. Default: the cores this process may use."
@@ -199,11 +200,12 @@ def estimate(output: str, as_json: bool, **options: Any) -> None:
 def main() -> NoReturn:
     """Run the command and exit with the code of what happened."""
     signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         cli.main(standalone_mode=False)
         sys.exit(0)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        _fail("interrupted; nothing half-written was left. Run the same command to start again", 130)
+        _fail("interrupted; run the same command again to go on from here", 130)
     except click.ClickException as e:
         e.show()
         sys.exit(e.exit_code)
@@ -220,13 +222,23 @@ def main() -> NoReturn:
     except Exception as e:  # the door: whatever else it is, say that it is not the user's fault
         traceback.print_exc()
         _fail(
-            f"unexpected {type(e).__name__}: this is a bug in shardmill. Nothing half-written was left; please report the lines above",
+            f"unexpected {type(e).__name__}: this is a bug in shardmill; please report the lines above. What was made so far is kept: the same command goes on from there",
             1,
         )
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise TemporaryError("terminated; nothing half-written was left. Run the same command to start again")
+    raise TemporaryError("terminated; run the same command again to go on from here")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    """The first Ctrl-C lets the job make its work durable; the second leaves at once, with what is durable already."""
+    signal.signal(signal.SIGINT, _leave)
+    raise KeyboardInterrupt
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    os._exit(130)
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -293,9 +305,11 @@ def _summary(result: "Result") -> list[str]:
     counts, run = made.counts, result.run
     share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens else ""
     lines.append(
-        f"{_plural(counts.documents, 'document')} ({counts.documents_empty:,} empty), {_size(counts.input_bytes)} of text{share}"
+        f"{_plural(counts.documents, 'document')} ({_left_out(counts)}), {_size(counts.input_bytes)} of text{share}"
     )
     if run:
+        if run["resumed_bytes"]:
+            lines.append(f"went on after {_size(run['resumed_bytes'])} that an earlier run had done")
         lines.append(
             f"{_duration(run['seconds'])}, {run['bytes_per_second'] / 1e6:.0f} MB/s, peak memory {_size(run['peak_memory'])} of {_size(run['max_memory'])}, {_plural(run['workers'], 'worker')}, {run['engine']}"
         )
@@ -305,6 +319,11 @@ def _summary(result: "Result") -> list[str]:
             f'load it: np.memmap("{Path(result.output) / made.files[0].name}", dtype=np.{made.dtype}, mode="r")'
         )
     return lines
+
+
+def _left_out(counts: "Counts") -> str:
+    rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""
+    return f"{counts.documents_empty:,} empty{rejected}"
 
 
 class _Reporter:
@@ -363,7 +382,7 @@ class _Reporter:
 def _progress_line(now: "Progress") -> str:
     if now.phase == "splitting":
         return f"first pass for the validation set: {_size(now.input_bytes)} of {_size(now.total_bytes)}"
-    speed = now.input_bytes / max(now.seconds, 1e-3)
+    speed = (now.input_bytes - now.resumed_bytes) / max(now.seconds, 1e-3)
     left = (now.total_bytes - now.input_bytes) / speed if speed else 0.0
     return f"{_size(now.input_bytes)} of {_size(now.total_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {_duration(left)} left, {_size(now.memory)} memory"
 

@@ -98,9 +98,12 @@ def estimate_job(job: Job) -> Estimate:
     )
 
 
-def check_space(job: Job) -> str | None:
-    """Refuse before the work begins when the disk cannot hold the result; returns a warning when it may not."""
-    free = storage.free_bytes(job.output)
+def check_space(job: Job, written: int = 0) -> str | None:
+    """Refuse before the work begins when the disk cannot hold the result; returns a warning when it may not.
+
+    So many bytes of it are written already.
+    """
+    free = storage.free_bytes(job.output) + written
     if free > 2 * job.total_bytes * job.dtype.itemsize:  # a token and an end-of-text for every byte
         return None
     made = estimate_job(job).output_bytes

@@ -1,7 +1,8 @@
 """A Spec → a Job: every question answered before the work begins."""
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from shardmill import budget, machine, plan, split, storage
 from shardmill.budget import Budget, Footprint
 from shardmill.documents import text
-from shardmill.documents.text import Passages, TextRules
+from shardmill.documents.text import BEGINNING, Passages, Position, TextRules
 from shardmill.formats import raw
 from shardmill.sources import InputFile, find_inputs
 from shardmill.spec import Limits, Spec
@@ -22,6 +23,8 @@ from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
 
 # Passages of the first pass that are kept for the second: for some gigabytes of text a few megabytes.
 _KNOWN_PARTS = 8192
+# Looking into more files than this would take longer than a user waits for an answer.
+_SAMPLED_FILES = 4096
 # What this process has resident before the first block when it is the command and nothing else, at most.
 _OWN_BASE = 160 << 20
 
@@ -55,11 +58,24 @@ class Job:
 
 
 def describe(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer) -> dict[str, Any]:
+    sampled = len(files) <= _SAMPLED_FILES
     return {
         "choices": {**spec.choices(), "tokenizer": tokenizer.name},
-        "inputs": [{"path": file.path, "bytes": file.size} for file in files],
+        "inputs": [
+            {"path": file.path, "bytes": file.size, **({"sample": storage.sample(file.path)} if sampled else {})}
+            for file in files
+        ],
         "tokenizer_sha256": tokenizer.digest,
         "vocabulary_size": tokenizer.size,
+    }
+
+
+def versions(job: Job) -> dict[str, Any]:
+    """All that must not change while a job is unfinished: also what tells of edited inputs and other tokens."""
+    return {
+        **job.describe(),
+        "reference": job.engines.reference.version,
+        "modified": [file.modified_ns for file in job.files],
     }
 
 
@@ -106,27 +122,49 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     )
 
 
-def choose_splitter(job: Job, report: Callable[[int], None]) -> Splitter:
+def choose_splitter(
+    job: Job, left: dict[str, Any] | None, save: Callable[[dict[str, Any]], None], report: Callable[[int], None]
+) -> Splitter:
     """A threshold when there is enough to judge; for small inputs a first pass finds exactly the lowest hashes.
 
-    The first pass reports the bytes of each block.
+    The first pass saves every second how far it is, goes on from what was left, and reports the bytes of each block.
     """
     fraction, rules = job.spec.val_fraction, job.rules
     if rules.border is not None:
         return Splitter(mode=job.spec.split, limit=rules.border)
-    found = split.Lowest()
-    if fraction:
-        for block in plan.blocks(job.files, rules):
-            for part in block.parts:
-                found.add(text.keys_of(part, job.bases[part.file], rules))
-                if part.starts and len(rules.known) < _KNOWN_PARTS:  # no need to find them again
-                    rules.known[part.file, part.offset] = Passages(
-                        starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced
-                    )
-            report(block.input_bytes)
-            if found.count >= split.enough(fraction):
-                return split.by_threshold(fraction)
-    return split.by_lowest(found, fraction)
+    if not fraction:
+        return Splitter(mode="hash", limit=0)
+    if left is not None and "limit" in left:
+        return Splitter(mode="hash", limit=int(left["limit"]))
+    found, start = split.Lowest(), BEGINNING
+    if left is not None:
+        found.count, found.highest, found.lowest = left["count"], left["highest"], left["lowest"]
+        start = Position(**left["position"])
+    saved = time.monotonic()
+    for block in plan.blocks(job.files, rules, start):
+        for part in block.parts:
+            found.add(text.keys_of(part, job.bases[part.file], rules))
+            if part.starts and len(rules.known) < _KNOWN_PARTS:  # no need to find them again
+                rules.known[part.file, part.offset] = Passages(
+                    starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced
+                )
+        report(block.input_bytes)
+        if found.count >= split.enough(fraction):
+            break
+        if time.monotonic() - saved >= 1.0:
+            save(
+                {
+                    "count": found.count,
+                    "highest": found.highest,
+                    "lowest": found.lowest,
+                    "position": asdict(block.after),
+                }
+            )
+            saved = time.monotonic()
+    enough = found.count >= split.enough(fraction)
+    splitter = split.by_threshold(fraction) if enough else split.by_lowest(found, fraction)
+    save({"limit": splitter.limit})
+    return splitter
 
 
 def _fit_budget(spec: Spec, engines: Engines, limits: Limits, *, many: bool) -> Budget:

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -12,6 +13,9 @@ MIB = 1 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 # A limit at or above this is how cgroup v1 writes "none".
 _NO_LIMIT = 1 << 60
+# The mill makes itself small when less than this is available, or other programs wait so much for memory.
+_SCARCE = 512 * MIB
+_PRESSURE_PERCENT = 10.0
 
 
 def cores() -> int:
@@ -65,6 +69,18 @@ def keep_freed_memory() -> None:
             mallopt = ctypes.CDLL(None).mallopt
             mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
             mallopt(_M_TRIM_THRESHOLD, 32 * MIB)
+
+
+def under_pressure(root: Path = Path("/")) -> bool:
+    """Whether other programs need memory badly: almost none is available, or they wait for it a tenth of the time."""
+    with contextlib.suppress(OSError, ValueError):
+        found = dict(re.findall(r"^(\w+):\s+(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE))
+        if int(found.get("MemAvailable", _NO_LIMIT)) << 10 < min(_SCARCE, int(found.get("MemTotal", 0)) << 10 >> 5):
+            return True
+    with contextlib.suppress(OSError, ValueError):
+        waits = re.search(r"^full avg10=([0-9.]+)", (root / "proc/pressure/memory").read_text(), re.MULTILINE)
+        return waits is not None and float(waits[1]) > _PRESSURE_PERCENT
+    return False
 
 
 def give_back_freed_memory() -> None:

@@ -1,13 +1,16 @@
 """The finished job → manifest.json: what was made, of what, by which choices. Present only when the job is complete (I3)."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
 from shardmill.formats.raw import Shard
-from shardmill.storage import show, write_whole
+from shardmill.sources import InputFile
+from shardmill.storage import read_small, show, write_whole
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -68,6 +71,12 @@ def dump(content: dict[str, Any]) -> bytes:
     return b'{\n "format": %d,\n' % FORMAT + body[2:].encode() + b"\n"
 
 
+def check_name(name: Any) -> None:
+    """A name in a manifest or journal means a file in its own folder. It may have been written by a stranger."""
+    if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable() or set(name) & set("/\\:"):
+        raise ValueError(f"{name!r} is not the name of a file in this folder")
+
+
 def write(folder: Path, manifest: Manifest) -> None:
     write_whole(folder / NAME, manifest.to_json())
 
@@ -76,13 +85,13 @@ def read(folder: Path) -> Manifest | None:
     """The manifest of a complete job in this folder, None if there is none."""
     path = folder / NAME
     try:
-        if path.stat().st_size > _LARGEST:
-            raise ValueError("it is too large")
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_small(path, _LARGEST))
         if content["format"] != FORMAT:
             raise OutputError(
                 f"{show(path)}: has format {content['format']!r}, and this version of shardmill knows format {FORMAT}; use the version that wrote it, or another folder"
             )
+        for file in content["files"]:
+            check_name(file["name"])
         return Manifest(
             job=dict(content["job"]),
             dtype=str(content["dtype"]),
@@ -93,10 +102,27 @@ def read(folder: Path) -> Manifest | None:
         )
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise OutputError(
             f"{show(path)}: is not a manifest that shardmill wrote ({type(e).__name__}: {e}); choose another folder with -o"
         ) from e
+
+
+def modified(folder: Path, files: Sequence[InputFile]) -> list[str]:
+    """Inputs of the complete job in this folder that were modified since, as far as run.json knows."""
+    try:
+        before = json.loads(read_small(folder / RUN_NAME, _LARGEST))["inputs_modified_ns"]
+        return [
+            f"{show(file.path)}: was modified {_when(time)}, is now {_when(file.modified_ns)}"
+            for time, file in zip(before, files, strict=True)
+            if time != file.modified_ns
+        ]
+    except (OSError, ValueError, KeyError, TypeError, OutputError):
+        return []
+
+
+def _when(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> list[str]:
@@ -106,12 +132,27 @@ def differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> li
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
             lines += differences(before, after, f"{place}{name}.")
+        elif isinstance(before, list) and isinstance(after, list):
+            lines += _list_differences(before, after, f"{place}{name}")
         elif before != after:
             lines.append(f"{place}{name}: was {_brief(before)}, is now {_brief(after)}")
     return lines
 
 
+def _list_differences(before: list[Any], after: list[Any], place: str) -> list[str]:
+    if len(before) != len(after):
+        return [f"{place}: were {len(before):,}, are now {len(after):,}"]
+    lines = []
+    for number, (one, other) in enumerate(zip(before, after, strict=True)):
+        if one != other:
+            both = isinstance(one, dict) and isinstance(other, dict)
+            lines += (
+                differences(one, other, f"{place}[{number}].")
+                if both
+                else [f"{place}[{number}]: was {_brief(one)}, is now {_brief(other)}"]
+            )
+    return lines
+
+
 def _brief(value: Any) -> str:
-    if isinstance(value, list):
-        return f"{len(value):,} entries" if len(value) != 1 else show(str(value[0]))
     return show(repr(value))

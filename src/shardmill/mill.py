@@ -1,12 +1,9 @@
 """The mill itself: text files in, token files out.
 
-    prepare      have everything decided (job.py), run the line, name the files, write the manifest last
-    _run         starts the threads and writes what they bring
-    _read        one thread: files → Blocks, checked to be UTF-8
-    _work        the others: take a Block, mill it, hand it in
-    _Line        between them: Blocks out in order, results back in order
-
-What a worker does to a Block is in block.py.
+    prepare      what is there already; decide everything (job.py); run; give the files their names, the manifest last
+    _run         starts the workers, waits for them, and sees that what was written is durable
+    _work        a worker: take a Block, mill it (block.py), hand it in
+    _Line        between them: Blocks out in order, results written in order, checkpoints on the way (journal.py)
 
 Workers are threads: reading, checking, encoding and writing all release the GIL.
 """
@@ -18,19 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from shardmill import budget, machine, manifest, plan, storage
+from shardmill import budget, folder, machine, plan, rejects, storage
 from shardmill.block import Milled, inspect, mill_block
-from shardmill.errors import OutputError, ShardmillError, UsageError
+from shardmill.documents.text import BEGINNING, Position
+from shardmill.errors import MismatchError, ShardmillError
 from shardmill.estimates import check_space, separator_hint
-from shardmill.formats import raw
+from shardmill.formats.files import OutputFiles
 from shardmill.formats.raw import RawWriter
-from shardmill.job import Job, choose_splitter, describe, find, make_job
+from shardmill.job import Job, choose_splitter, describe, find, make_job, versions
+from shardmill.journal import Checkpoint, Checkpoints, Journal, Left
+from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
 from shardmill.plan import Block
-from shardmill.sources import InputFile
 from shardmill.spec import Limits, Spec
 from shardmill.split import Splitter
-from shardmill.storage import show
 from shardmill.tokens.encoder import Encoder
 
 Phase = Literal["loading", "splitting", "milling"]
@@ -38,6 +36,9 @@ Phase = Literal["loading", "splitting", "milling"]
 # An encoder that has seen less than this is not worth renewing: the memory is elsewhere.
 _RENEW_AFTER_BYTES = 512 << 10
 _PROGRESS_SECONDS = 0.1
+_PRESSURE_SECONDS = 1.0
+# How long a stopped job waits for what is being encoded; what is not ready by then is encoded again later.
+_LEAVE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +55,8 @@ class Progress:
     tokens: int
     memory: int
     seconds: float
+    resumed_bytes: int = 0
+    """How much of input_bytes an earlier run did."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,9 +74,13 @@ class Result:
 class Done:
     """What has been written so far."""
 
-    counts: Counts = field(default_factory=Counts)
+    index: int = 0
+    position: Position = BEGINNING
+    val: bool = False
     tokens: int = 0
+    counts: Counts = field(default_factory=Counts)
     checked_bytes: int = 0
+    resumed_bytes: int = 0
     started: float = field(default_factory=time.perf_counter)
 
 
@@ -84,46 +91,66 @@ def prepare(
     on_progress: Callable[[Progress], None] | None = None,
     overwrite: bool = False,
 ) -> Result:
-    """Mill the inputs of spec into its output folder. Never prints; raises ShardmillError with a message for the user."""
+    """Mill the inputs of spec into its output folder, or go on where an earlier run of the same job was stopped.
+
+    Never prints; raises ShardmillError with a message for the user.
+    """
     started = time.perf_counter()
+    limits = limits or Limits()
     files, tokenizer = find(spec)
-    complete = _check_output(Path(spec.output), describe(spec, files, tokenizer), files, overwrite=overwrite)
-    if complete is not None:
-        return Result(output=Path(spec.output), manifest=complete, run={}, notes=(), already_complete=True)
+    output = Path(spec.output)
+    folder.refuse_to_replace_inputs(output, files)
+    if not overwrite and (complete := folder.completed(output, describe(spec, files, tokenizer), files)) is not None:
+        return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
     report(_progress("loading", sum(file.size for file in files), Done()))
-    job = make_job(spec, files, tokenizer, limits or Limits())
-    warning = check_space(job)
-    new_folder = _make_room(job, overwrite=overwrite)
-
-    writer = RawWriter(job.output, job.dtype, drop_behind=job.big)
-    try:
-        done = _run(job, writer, report)
-        made = Manifest(
-            job=job.describe(),
-            dtype=job.dtype.name,
-            eot_id=job.eot_id,
-            eot_side=job.eot_side,
-            counts=done.counts,
-            files=tuple(writer.finish()),
-        )
+    job = make_job(spec, files, tokenizer, limits)
+    with locked(output):
+        left = None if overwrite else folder.left_behind(job)
+        warning = check_space(job, written=left.bytes if left else 0)
+        if left is None:
+            folder.make_room(output, overwrite=overwrite)
+        made, done = _run(job, limits, left, report)
         run = _run_report(job, done, time.perf_counter() - started)
-        storage.write_whole(job.output / manifest.RUN_NAME, manifest.dump(run))
-        manifest.write(job.output, made)
-    except BaseException:
-        writer.abandon()
-        if new_folder:
-            storage.remove_if_empty(job.output)
-        raise
+        folder.conclude(output, made, run)
     return Result(
-        output=job.output, manifest=made, run=run, notes=tuple(note for note in (warning, *_notes(job, made)) if note)
+        output=output, manifest=made, run=run, notes=tuple(note for note in (warning, *_notes(job, made)) if note)
     )
 
 
-def _run(job: Job, writer: RawWriter, report: Callable[[Progress], None]) -> Done:
+def _run(job: Job, limits: Limits, left: Left | None, report: Callable[[Progress], None]) -> tuple[Manifest, Done]:
+    """Do what is left of the job. What is written when it fails stays, for the same command to go on with."""
+    log = Journal(job.output, left)
+    files: OutputFiles | None = None
+    line: _Line | None = None
+    try:
+        if left is None or left.job != versions(job):
+            log.begin(versions(job))
+        at = left.checkpoint if left and left.checkpoint else Checkpoint()
+        files = OutputFiles(job.output, at.files, drop_behind=job.big)
+        writer = RawWriter(files, job.dtype)
+        splitter = choose_splitter(job, left.split if left else None, log.split, _first_pass_reporter(job, report))
+        checkpoints = Checkpoints(log, files, seconds=limits.checkpoint_seconds, input_bytes=limits.checkpoint_bytes)
+        line = _Line(job, writer, files, checkpoints, at)
+        _mill(job, splitter, line, report)
+        made = _manifest_of(job, line.done, writer)
+        files.seal()
+        files.publish()
+    except BaseException as e:
+        worth_keeping = line.done.tokens > 0 if line is not None else not isinstance(e, ShardmillError)
+        if files is not None and (isinstance(e, MismatchError) or not worth_keeping):
+            files.abandon()
+            log.remove()
+        elif files is not None:
+            files.close()
+        raise
+    finally:
+        log.close()
+    return made, line.done
+
+
+def _mill(job: Job, splitter: Splitter, line: "_Line", report: Callable[[Progress], None]) -> None:
     """Start the workers and wait for them, reporting; pass on the first error any of them met."""
-    splitter = choose_splitter(job, _first_pass_reporter(job, report))
-    line = _Line(job, writer)
     threads = [
         threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.workers)
@@ -134,16 +161,17 @@ def _run(job: Job, writer: RawWriter, report: Callable[[Progress], None]) -> Don
         line.wait(lambda: report(_progress("milling", job.total_bytes, line.done)))
     finally:
         line.stop()
+        until = time.monotonic() + _LEAVE_SECONDS
         for thread in threads:
-            thread.join()
-    return line.done
+            thread.join(max(0.0, until - time.monotonic()))
+        line.commit()
 
 
 def _work(job: Job, splitter: Splitter, line: "_Line") -> None:
     try:
         encoder = Encoder(job.engines)
         while (block := line.take()) is not None:
-            if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and budget.over(job.budget):
+            if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and (line.pressed or budget.over(job.budget)):
                 encoder.renew()
                 machine.give_back_freed_memory()
             try:
@@ -157,21 +185,30 @@ def _work(job: Job, splitter: Splitter, line: "_Line") -> None:
 
 
 class _Line:
-    """Blocks go out in order; results come in as they are ready and are written in order, by whoever brings the next one.
+    """Blocks go out in order; results are written in order, by whoever brings the one that is due.
 
-    What is in flight is bounded. An error counts as the result of its Block: the first in the text is the one told.
+    What is in flight is bounded, and is the least possible while the machine is short of memory. An error
+    counts as the result of its Block: the first in the text is the one told.
     """
 
-    def __init__(self, job: Job, writer: RawWriter) -> None:
-        self.done = Done()
-        self._writer = writer
-        self._val = False
-        self._blocks = plan.blocks(job.files, job.rules, drop_behind=job.big)
+    def __init__(
+        self, job: Job, writer: RawWriter, files: OutputFiles, checkpoints: Checkpoints, at: Checkpoint
+    ) -> None:
+        self.done = Done(
+            index=at.index,
+            position=at.position,
+            val=at.val,
+            tokens=at.tokens,
+            counts=at.counts,
+            resumed_bytes=at.counts.input_bytes,
+        )
+        self.pressed = False
+        self._writer, self._files, self._checkpoints = writer, files, checkpoints
+        self._blocks = plan.blocks(job.files, job.rules, at.position, at.index, drop_behind=job.big)
         self._reading = threading.Lock()
         self._room = threading.Semaphore(job.budget.in_flight)
         self._handing = threading.Lock()
         self._ready: dict[int, Milled | ShardmillError] = {}
-        self._due = 0
         self._writing = False
         self._at_work = job.budget.workers
         self._over = threading.Event()
@@ -182,7 +219,10 @@ class _Line:
         """The next Block, or None when there will be no more. Waits while too much is in flight."""
         self._room.acquire()
         with self._reading:
-            return None if self._stopped else next(self._blocks, None)
+            block = None if self._stopped else next(self._blocks, None)
+        while block is not None and self.pressed and not self._stopped and block.index != self.done.index:
+            time.sleep(_PROGRESS_SECONDS)  # one Block at a time
+        return block
 
     def hand_in(self, index: int, result: Milled | ShardmillError) -> None:
         with self._handing:
@@ -192,28 +232,56 @@ class _Line:
             self._writing = True
         while True:
             with self._handing:
-                due = self._ready.pop(self._due, None)
-                if due is None or self._stopped:
+                due = self._ready.pop(self.done.index, None)
+                if due is None or self._stopped or isinstance(due, ShardmillError):
                     self._writing = False
-                    return
-                self._due += 1
-            if isinstance(due, ShardmillError):
-                raise due
+                    break
             self._write(due)
             self._room.release()
+        if isinstance(due, ShardmillError):
+            raise due
 
     def _write(self, milled: Milled) -> None:
-        for side, tokens in milled.runs:
-            self._val = self._val if side is None else side
-            self._writer.append("val" if self._val else "train", tokens)
-            self.done.tokens += len(tokens)
-        self.done.counts += milled.counts
-        self.done.checked_bytes += milled.checked_bytes
+        done = self.done
+        for run in milled.runs:
+            done.val = done.val if run.val is None else run.val
+            self._writer.append("val" if done.val else "train", run.tokens, run.ends)
+            done.tokens += len(run.tokens)
+        if milled.rejects:
+            self._files.append(rejects.NAME, memoryview(b"".join(reject.to_json() for reject in milled.rejects)))
+        done.counts += milled.counts
+        done.checked_bytes += milled.checked_bytes
+        done.position = milled.after
+        done.index += 1
+        storage.reached("block-written")
+        self._checkpoints.offer(done.counts.input_bytes, self._now)
+
+    def _now(self) -> Checkpoint:
+        done = self.done
+        return Checkpoint(
+            index=done.index,
+            position=done.position,
+            val=done.val,
+            tokens=done.tokens,
+            counts=done.counts,
+            files=self._files.states(),
+        )
+
+    def commit(self) -> None:
+        """Make all that was written durable; not when a Block was left half-written, by an error that is on its way."""
+        with self._handing:
+            torn = self._writing
+        if not torn and self.done.index:
+            self._checkpoints.commit(self._now())
 
     def wait(self, idle: Callable[[], object]) -> None:
         """Until all is written; calls idle() a few times a second. Raises what stopped the line."""
+        looked = 0.0
         while not self._over.wait(_PROGRESS_SECONDS):
             idle()
+            if time.monotonic() - looked > _PRESSURE_SECONDS:
+                self.pressed = machine.under_pressure()
+                looked = time.monotonic()
         idle()
         if self._error is not None:
             raise self._error
@@ -227,12 +295,28 @@ class _Line:
                 self._over.set()
 
     def stop(self, error: BaseException | None = None) -> None:
-        self._stopped = True
         with self._handing:
-            self._error = self._error or error
-            self._over.set() if error is not None else None
+            self._stopped = True
+            if error is not None:
+                self._error = self._error or error
+                self._over.set()
         for _ in range(self._at_work):
             self._room.release()
+
+
+def _manifest_of(job: Job, done: Done, writer: RawWriter) -> Manifest:
+    if done.counts.input_bytes != job.total_bytes:  # I6
+        raise ShardmillError(
+            f"{done.counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
+        )
+    return Manifest(
+        job=job.describe(),
+        dtype=job.dtype.name,
+        eot_id=job.eot_id,
+        eot_side=job.eot_side,
+        counts=done.counts,
+        files=writer.shards(),
+    )
 
 
 def _progress(phase: Phase, total_bytes: int, done: Done) -> Progress:
@@ -243,6 +327,7 @@ def _progress(phase: Phase, total_bytes: int, done: Done) -> Progress:
         tokens=done.tokens,
         memory=machine.rss(),
         seconds=time.perf_counter() - done.started,
+        resumed_bytes=done.resumed_bytes,
     )
 
 
@@ -258,50 +343,6 @@ def _first_pass_reporter(job: Job, report: Callable[[Progress], None]) -> Callab
             report(_progress("splitting", job.total_bytes, Done(counts=Counts(input_bytes=seen), started=started)))
 
     return read
-
-
-def _check_output(
-    output: Path, asked: dict[str, Any], files: tuple[InputFile, ...], *, overwrite: bool
-) -> Manifest | None:
-    """The manifest if this very job is complete already; an error if something in the folder is in the way."""
-    names = [output / name for name in raw.FILES.values()]
-    for file in files:
-        if any(path.exists() and path.samefile(file.path) for path in (*names, output / manifest.NAME)):
-            raise UsageError(
-                f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o"
-            )
-    if overwrite:
-        return None
-    old = manifest.read(output) if output.is_dir() else None
-    if old is not None:
-        changed = manifest.differences(old.job, asked)
-        if not changed:
-            return old
-        raise OutputError(
-            f"{show(output)} holds the result of another job:\n  "
-            + "\n  ".join(changed)
-            + "\nPass --overwrite to replace it, or choose another folder with -o."
-        )
-    for path in names:
-        if path.exists():
-            raise OutputError(
-                f"{show(path)}: exists, and shardmill did not make it; pass --overwrite to replace it, or choose another folder with -o"
-            )
-    return None
-
-
-def _make_room(job: Job, *, overwrite: bool) -> bool:
-    """Make the folder, see that it takes files, and remove what is to be replaced: the manifest first (I3).
-
-    Returns whether the folder is new.
-    """
-    new = not job.output.exists()
-    storage.make_folder(job.output)
-    storage.check_writable(job.output)
-    if overwrite:
-        for name in (manifest.NAME, manifest.RUN_NAME, *raw.FILES.values()):
-            storage.remove(job.output / name)
-    return new
 
 
 def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
@@ -326,14 +367,17 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
 
 def _run_report(job: Job, done: Done, seconds: float) -> dict[str, Any]:
     milling = time.perf_counter() - done.started
+    here = job.total_bytes - done.resumed_bytes
     return {
         "seconds": round(seconds, 3),
         "milling_seconds": round(milling, 3),
-        "bytes_per_second": round(job.total_bytes / milling),
+        "bytes_per_second": round(here / milling),
+        "resumed_bytes": done.resumed_bytes,
         "engine": job.engines.name,
         "reference": job.engines.reference.version,
         "checked_bytes": done.checked_bytes,
-        "checked_share": round(done.checked_bytes / max(1, job.total_bytes), 6),
+        "checked_share": round(done.checked_bytes / max(1, here), 6),
+        "inputs_modified_ns": [file.modified_ns for file in job.files],
         "workers": job.budget.workers,
         "block_bytes": job.rules.block_bytes,
         "max_memory": job.budget.max_memory,

@@ -83,6 +83,9 @@ class Limits:
     engine: Engine = "auto"
     block_bytes: int = MAX_RUN_BYTES
     cache: str | None = None
+    checkpoint_seconds: float = 1.0
+    """How much work a kill costs at most, in seconds and in bytes of input."""
+    checkpoint_bytes: int = 128 << 20
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:

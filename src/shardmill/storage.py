@@ -4,18 +4,49 @@ import contextlib
 import errno
 import os
 import shutil
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+
+import xxhash
 
 from shardmill import machine
 from shardmill.errors import InputError, OutputError, ShardmillError, TemporaryError
 
 PARTIAL = ".partial"
-# Written data is pushed to the disk beside the work after this many bytes, so that the last fsync
-# finds little to do and the page cache never holds gigabytes of unwritten data.
-_SYNC_EVERY = 64 << 20
+_SAMPLE_BYTES = 4 << 10
+_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # a link in the output folder must not lead the writer elsewhere
+
+# The steps of the commit protocol, as a job reaches them; ARCHITECTURE.md says why in this order.
+STEPS = (
+    "old-result-removed",
+    "journal-begun",
+    "tail-dropped",
+    "file-created",
+    "block-written",
+    "data-synced",
+    "checkpoint-written",
+    "checkpoint-synced",
+    "files-sealed",
+    "file-named",
+    "names-synced",
+    "run-written",
+    "manifest-written",
+    "journal-removed",
+)
+
+
+def _ignore(_step: str) -> None:
+    pass
+
+
+watch: Callable[[str], None] = _ignore
+"""Called at each step. The crash tests end the process here."""
+
+
+def reached(step: str) -> None:
+    watch(step)
 
 
 class InputReader:
@@ -26,7 +57,7 @@ class InputReader:
         self._drop_behind = drop_behind
         self._dropped = 0
         try:
-            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+            self._fd = os.open(path, os.O_RDONLY | _FLAGS)
         except OSError as e:
             raise input_error(path, e) from e
         self.size = os.fstat(self._fd).st_size
@@ -67,75 +98,131 @@ class InputReader:
 
 
 class GrowingFile:
-    """A file that grows under NAME.partial and gets its final name from finish(), when all of it is on disk (I2)."""
+    """A file that grows under NAME.partial and gets its final name when all of it is on disk (I2).
 
-    def __init__(self, path: Path, *, drop_behind: bool = False) -> None:
+    at: go on behind the first so many bytes that an earlier run wrote, and drop what lies beyond them.
+    """
+
+    def __init__(self, path: Path, *, at: int | None = None, drop_behind: bool = False) -> None:
         self.path = path
-        self.bytes = 0
+        self.bytes = at or 0
+        self.published = False
         self._partial = path.with_name(path.name + PARTIAL)
         self._drop_behind = drop_behind
-        self._finished = False
-        self._unsynced = 0
-        self._syncer: threading.Thread | None = None
-        self._sync_error: OSError | None = None
+        self._synced = self.bytes
         with writing(path):
-            self._fd = os.open(
-                self._partial,
-                os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0),
-                0o666,
-            )
+            if at is not None and not self._partial.exists():
+                self.published = True  # an earlier run was stopped between two renames
+                self._fd = os.open(path, os.O_RDONLY | _FLAGS | _NO_LINK)
+            else:
+                self._fd = os.open(
+                    self._partial, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if at is None else 0) | _FLAGS | _NO_LINK, 0o666
+                )
+            size = os.fstat(self._fd).st_size
+            if size < self.bytes or (self.published and size != self.bytes):
+                os.close(self._fd)
+                raise OutputError(
+                    f"{show(path)}: has {size:,} bytes where an earlier run left {self.bytes:,}; it was changed since. Start again with --overwrite, or choose another folder with -o"
+                )
+            if size > self.bytes:
+                os.ftruncate(self._fd, self.bytes)
+                reached("tail-dropped")
+            os.lseek(self._fd, 0, os.SEEK_END)
+            if at is None:
+                reached("file-created")
 
     def append(self, data: memoryview) -> None:
         with writing(self.path):
             rest = data
             while rest.nbytes:
                 rest = rest[os.write(self._fd, rest) :]
-            self.bytes += data.nbytes
-            self._unsynced += data.nbytes
-            if self._unsynced >= _SYNC_EVERY:
-                self._sync_beside()
+        self.bytes += data.nbytes
 
-    def finish(self) -> None:
-        """Give the file its final name. After this it is whole, also after a power cut."""
+    def read(self, offset: int, length: int) -> bytes:
+        """What was written there before; for resuming."""
         with writing(self.path):
-            self._join_sync()
-            os.fsync(self._fd)
+            return _pread(self._fd, length, offset)
+
+    def sync(self) -> None:
+        """All that was appended before is on disk after. May run beside append."""
+        until = self.bytes
+        if self._fd >= 0 and not self.published and until > self._synced:
+            with writing(self.path):
+                getattr(os, "fdatasync", os.fsync)(self._fd)
+                if self._drop_behind:
+                    _advise(self._fd, 0, until, "POSIX_FADV_DONTNEED")
+            self._synced = until
+
+    def seal(self) -> None:
+        """Nothing more will be written: all of it on disk, and closed."""
+        if self._fd >= 0:
+            with writing(self.path):
+                if not self.published:
+                    os.fsync(self._fd)
+                os.close(self._fd)
+                self._fd = -1
+
+    def publish(self) -> None:
+        """Give the sealed file its final name; it lasts from the next sync_folder on."""
+        if not self.published:
+            with writing(self.path):
+                os.replace(self._partial, self.path)
+            self.published = True
+            reached("file-named")
+
+    def close(self) -> None:
+        """Leave it as it is, for a later run to go on with."""
+        if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            os.replace(self._partial, self.path)
-            self._finished = True
-            _sync_folder(self.path.parent)
 
     def abandon(self) -> None:
-        """Remove what was written, finished or not; for a job that failed."""
+        """Remove what was written, named or not; for a job that leaves nothing."""
+        self.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.path if self.published else self._partial)
+
+
+class DurableLog:
+    """A small file of lines; each is on disk when append returns. at: keep so many bytes of an earlier run's."""
+
+    def __init__(self, path: Path, *, at: int | None) -> None:
+        self.path = path
+        with writing(path):
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | _FLAGS | _NO_LINK, 0o666)
+            os.ftruncate(self._fd, at or 0)
+            os.lseek(self._fd, 0, os.SEEK_END)
+
+    def append(self, line: bytes) -> None:
+        with writing(self.path):
+            rest = memoryview(line)
+            while rest.nbytes:
+                rest = rest[os.write(self._fd, rest) :]
+            reached("checkpoint-written")
+            os.fsync(self._fd)
+
+    def close(self) -> None:
         if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                self._join_sync()
             os.close(self._fd)
             self._fd = -1
-        with contextlib.suppress(OSError):
-            os.unlink(self.path if self._finished else self._partial)
 
-    def _sync_beside(self) -> None:
-        self._join_sync()
-        self._unsynced = 0
-        self._syncer = threading.Thread(target=self._sync, name="shardmill-sync", daemon=True)
-        self._syncer.start()
 
-    def _sync(self) -> None:
-        try:
-            getattr(os, "fdatasync", os.fsync)(self._fd)
-            if self._drop_behind:
-                _advise(self._fd, 0, 0, "POSIX_FADV_DONTNEED")
-        except OSError as e:
-            self._sync_error = e
+def read_small(path: Path, largest: int) -> bytes:
+    """A file of ours, whole; it may come from a stranger, so it is not followed elsewhere and not read without end."""
+    with open(os.open(path, os.O_RDONLY | _FLAGS | _NO_LINK), "rb") as file:
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise OutputError(
+            f"{show(path)}: is too large to be a file that shardmill wrote; choose another folder with -o"
+        )
+    return data
 
-    def _join_sync(self) -> None:
-        if self._syncer is not None:
-            self._syncer.join()
-            self._syncer = None
-        if self._sync_error is not None:
-            raise self._sync_error
+
+def sample(path: str) -> str:
+    """A checksum of a little of a file: its beginning, middle and end. Most edits show in it."""
+    with InputReader(path) as reader:
+        places = (0, reader.size // 2, max(0, reader.size - _SAMPLE_BYTES))
+        return xxhash.xxh3_64_hexdigest(b"".join(reader.read(place, _SAMPLE_BYTES) for place in places))
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -143,7 +230,9 @@ def write_whole(path: Path, data: bytes) -> None:
     file = GrowingFile(path)
     try:
         file.append(memoryview(data))
-        file.finish()
+        file.seal()
+        file.publish()
+        sync_folder(path.parent)
     except BaseException:
         file.abandon()
         raise
@@ -152,7 +241,7 @@ def write_whole(path: Path, data: bytes) -> None:
 def remove(path: Path) -> None:
     with writing(path):
         path.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:
@@ -258,11 +347,13 @@ def _advise(fd: int, offset: int, length: int, advice: str) -> None:
             os.posix_fadvise(fd, offset, length, getattr(os, advice))
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Names that files got or lost in this folder last, also after a power cut."""
     if os.name == "nt":  # a folder cannot be opened there
         return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with writing(folder):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

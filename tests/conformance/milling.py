@@ -72,15 +72,15 @@ def mill_files(files: list[bytes], *, engine="gigatoken", block_bytes=1 << 20, *
             patch.object(jobs, "_fit_budget", lambda *_, **__: _budget()),
         ):
             job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
-        splitter = jobs.choose_splitter(job, lambda _bytes: None)
+        splitter = jobs.choose_splitter(job, None, lambda _: None, lambda _: None)
         out, val, counts = Milled(), False, Counts()
         for block in plan.blocks(job.files, job.rules):
             milled = blocks.mill_block(job, splitter, encoder(spec.tokenizer, engine), blocks.inspect(job, block))
             counts += milled.counts
-            for side, tokens in milled.runs:
-                val = val if side is None else side
-                (out.val if val else out.train).extend(tokens.tolist())
-                out.runs.append((val, tokens.tolist()))
+            for run in milled.runs:
+                val = val if run.val is None else run.val
+                (out.val if val else out.train).extend(run.tokens.tolist())
+                out.runs.append((val, run.tokens.tolist()))
         out.counts = asdict(counts)
         return out
 

@@ -1,0 +1,88 @@
+"""An output folder → what an earlier run left in it, and room for this one."""
+
+from pathlib import Path
+from typing import Any
+
+from shardmill import journal, manifest, rejects, storage
+from shardmill.errors import OutputError, UsageError
+from shardmill.formats import raw
+from shardmill.job import Job, versions
+from shardmill.journal import Left
+from shardmill.manifest import Counts, Manifest
+from shardmill.sources import InputFile
+from shardmill.storage import show
+
+_OUTPUTS = (*raw.FILES.values(), rejects.NAME)
+
+
+def refuse_to_replace_inputs(output: Path, files: tuple[InputFile, ...]) -> None:
+    ours = [path for name in (*_OUTPUTS, manifest.NAME) if (path := output / name).exists()]
+    for file in files if ours else ():
+        if any(path.samefile(file.path) for path in ours):
+            raise UsageError(
+                f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o"
+            )
+
+
+def completed(output: Path, asked: dict[str, Any], files: tuple[InputFile, ...]) -> Manifest | None:
+    """The manifest if this very job is complete already; an error if another one is, or files that are not ours."""
+    old = manifest.read(output) if output.is_dir() else None
+    if old is not None:
+        changed = manifest.differences(old.job, asked)
+        if not changed:
+            changed = manifest.modified(output, files)
+        if changed:
+            raise _another_job(output, "holds the result of another job", changed)
+        if (output / journal.NAME).exists():  # killed between its last two steps
+            storage.remove(output / journal.NAME)
+        return old
+    for path in (output / name for name in _OUTPUTS):
+        if path.exists() and not (output / journal.NAME).exists():
+            raise OutputError(
+                f"{show(path)}: exists, and shardmill did not make it; pass --overwrite to replace it, or choose another folder with -o"
+            )
+    return None
+
+
+def left_behind(job: Job) -> Left | None:
+    """What an earlier run of this very job left; an error if it was another job."""
+    left = journal.read(job.output)
+    if left is None:
+        return None
+    asked, began = versions(job), left.job
+    counts = left.checkpoint.counts if left.checkpoint else Counts()
+    if not counts.replaced_characters and not counts.documents_rejected and "choices" in began:
+        began = {**began, "choices": {**began["choices"], "on_error": job.spec.on_error}}  # has not mattered yet
+    changed = manifest.differences(began, asked)
+    if changed:
+        raise _another_job(job.output, "holds an unfinished job that is not this one", changed)
+    return left
+
+
+def _another_job(output: Path, what: str, changed: list[str]) -> OutputError:
+    return OutputError(
+        f"{show(output)} {what}:\n  "
+        + "\n  ".join(changed[:20])
+        + (f"\n  and {len(changed) - 20:,} more" if len(changed) > 20 else "")
+        + "\nPass --overwrite to replace it, or choose another folder with -o."
+    )
+
+
+def make_room(output: Path, *, overwrite: bool) -> None:
+    """See that the folder takes files, and remove what is to be replaced: the manifest first (I3)."""
+    storage.check_writable(output)
+    if overwrite:
+        for name in (manifest.NAME, manifest.RUN_NAME, journal.NAME, *_OUTPUTS):
+            storage.remove(output / name)
+            storage.remove(output / (name + storage.PARTIAL))
+        storage.reached("old-result-removed")
+
+
+def conclude(output: Path, made: Manifest, run: dict[str, Any]) -> None:
+    """All files have their names: now the report, the manifest (I3), and the journal away."""
+    storage.write_whole(output / manifest.RUN_NAME, manifest.dump(run))
+    storage.reached("run-written")
+    manifest.write(output, made)
+    storage.reached("manifest-written")
+    storage.remove(output / journal.NAME)
+    storage.reached("journal-removed")

@@ -1,0 +1,227 @@
+"""What is durable so far → the point where the same command goes on.
+
+OUT/shardmill.journal is a list of lines, each a checksum and a JSON object. The first says what the job is,
+each other one how far it is. A line is written only after the data that it speaks of is on disk, and a
+reader trusts only lines whose checksum is right: what a crash tore off at the end is as if never written.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from shardmill import storage
+from shardmill.documents.text import BEGINNING, Position
+from shardmill.errors import OutputError
+from shardmill.formats.files import FileState, OutputFiles
+from shardmill.manifest import Counts, check_name
+from shardmill.storage import show
+
+NAME = "shardmill.journal"
+FORMAT = 1
+_LARGEST = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """The job after one of its Blocks, as it is on disk."""
+
+    index: int = 0
+    """The number of the next Block, and where it begins."""
+    position: Position = BEGINNING
+    val: bool = False
+    """The side of the last document, which may not have ended."""
+    tokens: int = 0
+    counts: Counts = field(default_factory=Counts)
+    files: dict[str, FileState] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, slots=True)
+class Left:
+    """What an earlier run left behind."""
+
+    job: dict[str, Any]
+    """What decides the bytes, and what shows that an input changed; as begin() was given it."""
+    split: dict[str, Any] | None = None
+    """How far the first pass for the split is, or its outcome."""
+    checkpoint: Checkpoint | None = None
+    valid_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """How much of the result is written."""
+        return sum(state.bytes for state in self.checkpoint.files.values()) if self.checkpoint else 0
+
+
+class Journal:
+    """Appends lines; each append is on disk when it returns."""
+
+    def __init__(self, folder: Path, left: Left | None = None) -> None:
+        self.path = folder / NAME
+        self._file = storage.DurableLog(self.path, at=left.valid_bytes if left else None)
+        self._files = dict(left.checkpoint.files) if left and left.checkpoint else {}
+
+    def begin(self, job: dict[str, Any]) -> None:
+        self._append({"format": FORMAT, "job": job})
+        storage.sync_folder(self.path.parent)
+        storage.reached("journal-begun")
+
+    def split(self, progress: dict[str, Any]) -> None:
+        self._append({"split": progress})
+
+    def checkpoint(self, reached: Checkpoint) -> None:
+        """Only what changed since the last one is written of each file."""
+        files = {
+            name: {"bytes": state.bytes, "tail": state.tail, "more": state.checksums[len(self._before(name)) :]}
+            for name, state in reached.files.items()
+            if state != self._files.get(name)
+        }
+        line = {
+            "index": reached.index,
+            "position": asdict(reached.position),
+            "val": reached.val,
+            "tokens": reached.tokens,
+            "counts": asdict(reached.counts),
+            "files": files,
+        }
+        self._append({"checkpoint": line})
+        self._files = dict(reached.files)
+        storage.reached("checkpoint-synced")
+
+    def close(self) -> None:
+        self._file.close()
+
+    def remove(self) -> None:
+        self._file.close()
+        storage.remove(self.path)
+        storage.reached("journal-removed")
+
+    def _before(self, name: str) -> tuple[str, ...]:
+        return self._files[name].checksums if name in self._files else ()
+
+    def _append(self, content: dict[str, Any]) -> None:
+        body = json.dumps(content, sort_keys=True).encode()
+        self._file.append(b"%s %s\n" % (_checksum(body), body))
+
+
+def read(folder: Path) -> Left | None:
+    """What an earlier run left in this folder, None if nothing. What is damaged is reported, never trusted."""
+    path = folder / NAME
+    try:
+        data = storage.read_small(path, _LARGEST)
+    except FileNotFoundError:
+        return None
+    try:
+        lines, valid = _valid_lines(data)
+        if not lines:
+            if b"\n" in data:
+                raise ValueError("its first line is not what was written")
+            return None  # killed while the first line was written
+        if lines[0]["format"] != FORMAT:
+            raise OutputError(
+                f"{show(path)}: has format {lines[0]['format']!r}, and this version of shardmill knows format {FORMAT}; finish the job with the version that began it, or start again with --overwrite"
+            )
+        left = Left(job=dict(lines[0]["job"]), valid_bytes=valid)
+        for line in lines[1:]:
+            if "job" in line:
+                left.job = dict(line["job"])
+            elif "split" in line:
+                left.split = dict(line["split"])
+            else:
+                left.checkpoint = _checkpoint(line["checkpoint"], left.checkpoint)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
+        raise OutputError(
+            f"{show(path)}: the journal of an unfinished job is damaged ({type(e).__name__}: {show(str(e))}), so it cannot go on safely. Start again with --overwrite, or choose another folder with -o"
+        ) from e
+    return left
+
+
+class Checkpoints:
+    """Writes checkpoints beside the work: a second of it, or 128 MiB of input, after the one before.
+
+    offer() is called after each Block by the one thread that writes. It waits only when the disk is so far
+    behind that too much work would have to be repeated.
+    """
+
+    def __init__(self, journal: Journal, files: OutputFiles, *, seconds: float, input_bytes: int) -> None:
+        self._journal = journal
+        self._files = files
+        self._seconds, self._bytes = seconds, input_bytes
+        self._thread: threading.Thread | None = None
+        self._last_time, self._last_bytes = time.monotonic(), 0
+        self._error: BaseException | None = None
+
+    def offer(self, input_bytes: int, now: Callable[[], Checkpoint]) -> None:
+        behind = input_bytes - self._last_bytes
+        if time.monotonic() - self._last_time < self._seconds and behind < self._bytes:
+            return
+        if self._thread is not None and self._thread.is_alive() and behind < 2 * self._bytes:
+            return
+        self.wait()
+        self._last_time, self._last_bytes = time.monotonic(), input_bytes
+        self._thread = threading.Thread(target=self._commit, args=(now(),), name="shardmill-checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the one under way is on disk. Raises what it met."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            raise self._error
+
+    def commit(self, reached: Checkpoint) -> None:
+        """One more, now."""
+        self.wait()
+        self._files.sync()
+        self._journal.checkpoint(reached)
+
+    def _commit(self, reached: Checkpoint) -> None:
+        try:
+            self._files.sync()
+            self._journal.checkpoint(reached)
+        except BaseException as e:  # the thread's boundary: the next offer() raises it
+            self._error = e
+
+
+def _valid_lines(data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """The lines whose checksum is right, up to the first that is not, and how many bytes they take."""
+    lines: list[dict[str, Any]] = []
+    valid = at = 0
+    torn = False
+    for raw in data.split(b"\n")[:-1]:
+        at += len(raw) + 1
+        checksum, _, body = raw.partition(b" ")
+        if checksum != _checksum(body):
+            torn = True
+        elif torn:
+            raise ValueError(f"a line before byte {at - len(raw):,} is not what was written")
+        else:
+            lines.append(json.loads(body))
+            valid = at
+    return lines, valid
+
+
+def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
+    files = dict(before.files) if before else {}
+    for name, state in line["files"].items():
+        check_name(name)
+        older = files[name].checksums if name in files else ()
+        files[name] = FileState(bytes=int(state["bytes"]), checksums=(*older, *state["more"]), tail=state["tail"])
+    return Checkpoint(
+        index=int(line["index"]),
+        position=Position(**line["position"]),
+        val=bool(line["val"]),
+        tokens=int(line["tokens"]),
+        counts=Counts(**line["counts"]),
+        files=files,
+    )
+
+
+def _checksum(body: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(body).encode()
