@@ -37,6 +37,7 @@ ORDER = [
     "folder",
     "estimates",
     "block",
+    "line",
     "mill",
     "cli",
 ]

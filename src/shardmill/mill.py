@@ -1,22 +1,18 @@
 """The mill itself: text files in, token files out.
 
-    prepare      what is there already; decide everything (job.py); run; give the files their names, the manifest last
-    _run         starts the workers, waits for them, and sees that what was written is durable
-    _work        a worker: take a Block, mill it (block.py), hand it in
-    _Line        between them: Blocks out in order, results written in order, checkpoints on the way (journal.py)
-
-Workers are threads: reading, checking, encoding and writing all release the GIL.
+prepare      what is there already; decide everything (job.py); run; give the files their names, the manifest last
+_run         goes on where an earlier run was stopped, and leaves what a later one needs
+_Output      takes the milled Blocks in order (line.py has the workers that bring them), with checkpoints (journal.py)
 """
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from shardmill import budget, folder, machine, plan, rejects, storage
-from shardmill.block import Milled, inspect, mill_block
+from shardmill import folder, machine, rejects, storage
+from shardmill.block import Milled
 from shardmill.documents.text import BEGINNING, Position
 from shardmill.errors import MismatchError, ShardmillError
 from shardmill.estimates import check_space, separator_hint
@@ -24,21 +20,14 @@ from shardmill.formats.files import OutputFiles
 from shardmill.formats.raw import RawWriter
 from shardmill.job import Job, choose_splitter, describe, find, make_job, versions
 from shardmill.journal import Checkpoint, Checkpoints, Journal, Left
+from shardmill.line import mill_blocks
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
-from shardmill.plan import Block
 from shardmill.spec import Limits, Spec
-from shardmill.split import Splitter
-from shardmill.tokens.encoder import Encoder
 
 Phase = Literal["loading", "splitting", "milling"]
 
-# An encoder that has seen less than this is not worth renewing: the memory is elsewhere.
-_RENEW_AFTER_BYTES = 512 << 10
 _PROGRESS_SECONDS = 0.1
-_PRESSURE_SECONDS = 1.0
-# How long a stopped job waits for what is being encoded; what is not ready by then is encoded again later.
-_LEAVE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,22 +111,23 @@ def _run(job: Job, limits: Limits, left: Left | None, report: Callable[[Progress
     """Do what is left of the job. What is written when it fails stays, for the same command to go on with."""
     log = Journal(job.output, left)
     files: OutputFiles | None = None
-    line: _Line | None = None
+    output: _Output | None = None
     try:
         if left is None or left.job != versions(job):
             log.begin(versions(job))
         at = left.checkpoint if left and left.checkpoint else Checkpoint()
         files = OutputFiles(job.output, at.files, drop_behind=job.big)
-        writer = RawWriter(files, job.dtype)
         splitter = choose_splitter(job, left.split if left else None, log.split, _first_pass_reporter(job, report))
-        checkpoints = Checkpoints(log, files, seconds=limits.checkpoint_seconds, input_bytes=limits.checkpoint_bytes)
-        line = _Line(job, writer, files, checkpoints, at)
-        _mill(job, splitter, line, report)
-        made = _manifest_of(job, line.done, writer)
+        output = _Output(job, files, log, limits, at)
+        try:
+            mill_blocks(job, splitter, at.position, at.index, output.write, lambda: report(output.progress()))
+        finally:
+            output.commit()
+        made = _manifest_of(job, output.done, output.writer)
         files.seal()
         files.publish()
     except BaseException as e:
-        worth_keeping = line.done.tokens > 0 if line is not None else not isinstance(e, ShardmillError)
+        worth_keeping = output.done.tokens > 0 if output is not None else not isinstance(e, ShardmillError)
         if files is not None and (isinstance(e, MismatchError) or not worth_keeping):
             files.abandon()
             log.remove()
@@ -146,54 +136,14 @@ def _run(job: Job, limits: Limits, left: Left | None, report: Callable[[Progress
         raise
     finally:
         log.close()
-    return made, line.done
+    return made, output.done
 
 
-def _mill(job: Job, splitter: Splitter, line: "_Line", report: Callable[[Progress], None]) -> None:
-    """Start the workers and wait for them, reporting; pass on the first error any of them met."""
-    threads = [
-        threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)
-        for n in range(job.budget.workers)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        line.wait(lambda: report(_progress("milling", job.total_bytes, line.done)))
-    finally:
-        line.stop()
-        until = time.monotonic() + _LEAVE_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        line.commit()
+class _Output:
+    """Takes the milled Blocks in order, and sees that what was written of them is durable soon."""
 
-
-def _work(job: Job, splitter: Splitter, line: "_Line") -> None:
-    try:
-        encoder = Encoder(job.engines)
-        while (block := line.take()) is not None:
-            if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and (line.pressed or budget.over(job.budget)):
-                encoder.renew()
-                machine.give_back_freed_memory()
-            try:
-                line.hand_in(block.index, mill_block(job, splitter, encoder, inspect(job, block)))
-            except ShardmillError as e:
-                line.hand_in(block.index, e)
-    except BaseException as e:  # the thread's boundary: the job stops, and the caller hears of it
-        line.stop(e)
-    finally:
-        line.leave()
-
-
-class _Line:
-    """Blocks go out in order; results are written in order, by whoever brings the one that is due.
-
-    What is in flight is bounded, and is the least possible while the machine is short of memory. An error
-    counts as the result of its Block: the first in the text is the one told.
-    """
-
-    def __init__(
-        self, job: Job, writer: RawWriter, files: OutputFiles, checkpoints: Checkpoints, at: Checkpoint
-    ) -> None:
+    def __init__(self, job: Job, files: OutputFiles, log: Journal, limits: Limits, at: Checkpoint) -> None:
+        self.writer = RawWriter(files, job.dtype)
         self.done = Done(
             index=at.index,
             position=at.position,
@@ -202,59 +152,35 @@ class _Line:
             counts=at.counts,
             resumed_bytes=at.counts.input_bytes,
         )
-        self.pressed = False
-        self._writer, self._files, self._checkpoints = writer, files, checkpoints
-        self._blocks = plan.blocks(job.files, job.rules, at.position, at.index, drop_behind=job.big)
-        self._reading = threading.Lock()
-        self._room = threading.Semaphore(job.budget.in_flight)
-        self._handing = threading.Lock()
-        self._ready: dict[int, Milled | ShardmillError] = {}
-        self._writing = False
-        self._at_work = job.budget.workers
-        self._over = threading.Event()
-        self._stopped = False
-        self._error: BaseException | None = None
+        self._total_bytes = job.total_bytes
+        self._files = files
+        self._checkpoints = Checkpoints(
+            log, files, seconds=limits.checkpoint_seconds, input_bytes=limits.checkpoint_bytes
+        )
+        self._torn = False
 
-    def take(self) -> Block | None:
-        """The next Block, or None when there will be no more. Waits while too much is in flight."""
-        self._room.acquire()
-        with self._reading:
-            block = None if self._stopped else next(self._blocks, None)
-        while block is not None and self.pressed and not self._stopped and block.index != self.done.index:
-            time.sleep(_PROGRESS_SECONDS)  # one Block at a time
-        return block
-
-    def hand_in(self, index: int, result: Milled | ShardmillError) -> None:
-        with self._handing:
-            self._ready[index] = result
-            if self._writing:
-                return
-            self._writing = True
-        while True:
-            with self._handing:
-                due = self._ready.pop(self.done.index, None)
-                if due is None or self._stopped or isinstance(due, ShardmillError):
-                    self._writing = False
-                    break
-            self._write(due)
-            self._room.release()
-        if isinstance(due, ShardmillError):
-            raise due
-
-    def _write(self, milled: Milled) -> None:
-        done = self.done
+    def write(self, milled: Milled) -> None:
+        done, self._torn = self.done, True
         for run in milled.runs:
             done.val = done.val if run.val is None else run.val
-            self._writer.append("val" if done.val else "train", run.tokens, run.ends)
+            self.writer.append("val" if done.val else "train", run.tokens, run.ends)
             done.tokens += len(run.tokens)
         if milled.rejects:
             self._files.append(rejects.NAME, memoryview(b"".join(reject.to_json() for reject in milled.rejects)))
         done.counts += milled.counts
         done.checked_bytes += milled.checked_bytes
-        done.position = milled.after
-        done.index += 1
+        done.position, done.index = milled.after, milled.index + 1
+        self._torn = False
         storage.reached("block-written")
         self._checkpoints.offer(done.counts.input_bytes, self._now)
+
+    def commit(self) -> None:
+        """Make all that was written durable; not when a Block was left half-written, by an error that is on its way."""
+        if not self._torn and self.done.index:
+            self._checkpoints.commit(self._now())
+
+    def progress(self) -> Progress:
+        return _progress("milling", self._total_bytes, self.done)
 
     def _now(self) -> Checkpoint:
         done = self.done
@@ -266,42 +192,6 @@ class _Line:
             counts=done.counts,
             files=self._files.states(),
         )
-
-    def commit(self) -> None:
-        """Make all that was written durable; not when a Block was left half-written, by an error that is on its way."""
-        with self._handing:
-            torn = self._writing
-        if not torn and self.done.index:
-            self._checkpoints.commit(self._now())
-
-    def wait(self, idle: Callable[[], object]) -> None:
-        """Until all is written; calls idle() a few times a second. Raises what stopped the line."""
-        looked = 0.0
-        while not self._over.wait(_PROGRESS_SECONDS):
-            idle()
-            if time.monotonic() - looked > _PRESSURE_SECONDS:
-                self.pressed = machine.under_pressure()
-                looked = time.monotonic()
-        idle()
-        if self._error is not None:
-            raise self._error
-
-    def leave(self) -> None:
-        """A worker's last word."""
-        self._room.release()
-        with self._handing:
-            self._at_work -= 1
-            if not self._at_work:
-                self._over.set()
-
-    def stop(self, error: BaseException | None = None) -> None:
-        with self._handing:
-            self._stopped = True
-            if error is not None:
-                self._error = self._error or error
-                self._over.set()
-        for _ in range(self._at_work):
-            self._room.release()
 
 
 def _manifest_of(job: Job, done: Done, writer: RawWriter) -> Manifest:
