@@ -9,10 +9,11 @@ from shardmill.cli import cli
 
 def test_the_public_names_are_these():
     assert shardmill.__all__ == [
-        "Estimate", "Limits", "Progress", "Result", "ShardmillError", "Spec", "__version__", "estimate", "prepare",
+        "Estimate", "Limits", "Problem", "Progress", "Result", "ShardmillError", "Spec", "Verified", "__version__",
+        "estimate", "prepare", "verify",
     ]  # fmt: skip
     assert all(getattr(shardmill, name) is not None for name in shardmill.__all__)
-    assert callable(shardmill.estimate) and callable(shardmill.prepare)
+    assert callable(shardmill.estimate) and callable(shardmill.prepare) and callable(shardmill.verify)
 
 
 COMMON = {
@@ -26,7 +27,11 @@ def test_the_flags_are_these():
         name: {max(p.opts, key=len) for p in command.params if p.opts[0].startswith("-")}
         for name, command in cli.commands.items()
     }
-    assert flags == {"prepare": COMMON | {"--overwrite", "--dry-run", "--progress", "--quiet"}, "estimate": COMMON}
+    assert flags == {
+        "prepare": COMMON | {"--overwrite", "--dry-run", "--progress", "--quiet"},
+        "estimate": COMMON,
+        "verify": {"--source", "--reference", "--tokenizer", "--workers", "--max-memory", "--json", "--quiet"},
+    }
 
 
 def test_every_flag_has_help():

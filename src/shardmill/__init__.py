@@ -12,12 +12,35 @@ from shardmill.spec import Limits, Spec
 if TYPE_CHECKING:
     from shardmill.estimates import Estimate, estimate
     from shardmill.mill import Progress, Result, prepare
+    from shardmill.verification import Problem, Verified, verify
 
 __version__ = "0.1.0"
-__all__ = ["Estimate", "Limits", "Progress", "Result", "ShardmillError", "Spec", "__version__", "estimate", "prepare"]
+__all__ = [
+    "Estimate",
+    "Limits",
+    "Problem",
+    "Progress",
+    "Result",
+    "ShardmillError",
+    "Spec",
+    "Verified",
+    "__version__",
+    "estimate",
+    "prepare",
+    "verify",
+]
 
 # Loaded when first used: `shardmill --help` should not wait for the tokenizers.
-_HOMES = {"Estimate": "estimates", "estimate": "estimates", "Progress": "mill", "Result": "mill", "prepare": "mill"}
+_HOMES = {
+    "Estimate": "estimates",
+    "estimate": "estimates",
+    "Problem": "verification",
+    "Progress": "mill",
+    "Result": "mill",
+    "Verified": "verification",
+    "prepare": "mill",
+    "verify": "verification",
+}
 
 
 def __getattr__(name: str) -> Any:

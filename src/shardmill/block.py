@@ -75,7 +75,13 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
     data = [piece for pieces in found for piece in pieces.data]
     ids, sizes = encoder.encode(data, suspicious=inspected.suspicious)
     checked = check_sample(
-        job.engines, block.index, data, ids, sizes, lambda number: _place(job, block.parts, found, number)
+        job.engines,
+        block.index,
+        job.checked_share,
+        data,
+        ids,
+        sizes,
+        lambda number: _place(job, block.parts, found, number),
     )
     return Milled(
         index=block.index,

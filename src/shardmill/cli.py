@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,19 +14,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from shardmill.console import Reporter, duration, plural, say, size, spread
 from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.spec import Limits, Spec
 
 if TYPE_CHECKING:
-    from shardmill.estimates import Estimate, Range
+    from shardmill.estimates import Estimate
     from shardmill.manifest import Counts
-    from shardmill.mill import Progress, Result
+    from shardmill.mill import Result
+    from shardmill.verification import Verified
 
-_LINE_SECONDS = 30.0
-_SLOW_SECONDS = 3.0
-_SLOW_LOADING = (
-    "loading the tokenizer: one that is new here is compared on both engines first, which takes up to a minute, once"
-)
 _EXAMPLES = """
 \b
 Examples:
@@ -169,7 +164,7 @@ def prepare(
         return
     import shardmill
 
-    with _Reporter("none" if quiet else progress) as reporter:
+    with Reporter("none" if quiet else progress) as reporter:
         result = shardmill.prepare(spec, limits=limits, on_progress=reporter.update, overwrite=overwrite)
     if as_json:
         _print_json(
@@ -182,7 +177,7 @@ def prepare(
             }
         )
     if not quiet:
-        _say("\n".join(_summary(result)))
+        say("\n".join(_summary(result)))
 
 
 @cli.command(epilog="\b\nExample:\n  shardmill estimate corpus/ -o /big/disk/data --tokenizer o200k_base")
@@ -195,6 +190,65 @@ def estimate(output: str, as_json: bool, **options: Any) -> None:
     """
     spec, limits = _spec_and_limits(output, options)
     _show_estimate(spec, limits, as_json=as_json)
+
+
+@cli.command(
+    epilog="\b\nExamples:\n  shardmill verify data/\n      every byte is as it was written, every id is in the vocabulary\n  shardmill verify data/ --source book.txt\n      also: the tokens are those of the text, a hundredth of it by the reference tokenizer\n  shardmill verify data/ --source corpus/ --reference all\n      all of it by the reference tokenizer, which takes its time"
+)
+@click.argument("output", metavar="FOLDER")
+@click.option(
+    "--source", "sources", multiple=True, metavar="INPUT", help="What the result was made of; may be given many times."
+)
+@click.option(
+    "--reference",
+    type=click.Choice(["sample", "all"]),
+    default="sample",
+    show_default=True,
+    help="How much of the source goes through the reference tokenizer; all of it goes through the mill again.",
+)
+@click.option("--tokenizer", metavar="NAME", help="Where the tokenizer.json is, if the result was made with one.")
+@click.option("--workers", type=click.IntRange(1), help="Threads that encode the source.")
+@click.option("--max-memory", type=Size(), help="The most memory that comparing the source may take.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but what is wrong.")
+def verify(
+    output: str,
+    sources: tuple[str, ...],
+    reference: Any,
+    tokenizer: str | None,
+    workers: int | None,
+    max_memory: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Check a finished result: every byte against its checksum, every id against the vocabulary.
+
+    With --source the text is milled again, without writing anything, and compared token by token.
+    Exits with 0 only if all is well.
+    """
+    import shardmill
+
+    limits = Limits(workers=workers, max_memory=max_memory, cache=_cache_folder())
+    found = shardmill.verify(output, sources=sources, how=reference, tokenizer=tokenizer, limits=limits)
+    if as_json:
+        _print_json({"ok": found.ok, **dataclasses.asdict(found), "output": str(found.output)})
+    for problem in found.problems:
+        say(f"{_shown(Path(output) / problem.file)}: {_shown(problem.what)}")
+    if found.problems:
+        _fail(f"{_shown(output)}: {plural(len(found.problems), 'problem')} found", 1)
+    if not quiet:
+        say("\n".join(_verified_lines(found)))
+
+
+def _verified_lines(found: "Verified") -> list[str]:
+    lines = [
+        f"{_shown(found.output)}: {plural(found.files, 'file')}, {found.tokens:,} tokens, {size(found.bytes)}: every byte is as it was written"
+    ]
+    if found.source_bytes is not None:
+        lines.append(
+            f"{size(found.source_bytes)} of text give the same tokens, {size(found.reference_bytes or 0)} of them by the reference tokenizer"
+        )
+    return lines
 
 
 def main() -> NoReturn:
@@ -242,12 +296,8 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    _say(f"shardmill: {message}")
+    say(f"shardmill: {message}")
     sys.exit(code)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _print_json(content: dict[str, Any]) -> None:
@@ -255,14 +305,25 @@ def _print_json(content: dict[str, Any]) -> None:
 
 
 def _spec_and_limits(output: str, options: dict[str, Any]) -> tuple[Spec, Limits]:
-    cache = os.environ.get("XDG_CACHE_HOME")
     limits = Limits(
         workers=options.pop("workers"),
         max_memory=options.pop("max_memory"),
         engine=options.pop("engine"),
-        cache=str(Path(cache) / "shardmill") if cache else None,
+        cache=_cache_folder(),
     )
     return Spec(output=output, **options), limits
+
+
+def _cache_folder() -> str | None:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return str(Path(cache) / "shardmill") if cache else None
+
+
+def _shown(text: str | Path) -> str:
+    """As it may be printed: names and messages can hold what strangers wrote."""
+    from shardmill.storage import show
+
+    return show(str(text))
 
 
 def _show_estimate(spec: Spec, limits: Limits, *, as_json: bool) -> None:
@@ -275,22 +336,22 @@ def _show_estimate(spec: Spec, limits: Limits, *, as_json: bool) -> None:
         print("\n".join(_estimate_lines(found)))
     if found.output_bytes.low > found.free_bytes:
         raise TemporaryError(
-            f"the result does not fit on the disk of {spec.output}: at least {_size(found.output_bytes.low)} are needed, and {_size(found.free_bytes)} are free"
+            f"the result does not fit on the disk of {spec.output}: at least {size(found.output_bytes.low)} are needed, and {size(found.free_bytes)} are free"
         )
 
 
 def _estimate_lines(found: "Estimate") -> list[str]:
     exact = found.tokens.low == found.tokens.high
     return [
-        f"input      {_size(found.input_bytes)} in {_plural(found.files, 'file')}",
-        f"documents  {_range(found.documents)}",
-        f"tokens     {_range(found.tokens)}"
-        + ("" if exact else f"  (95 % interval, from {_size(found.sampled_bytes)} of samples)"),
-        f"output     {_size(found.output_bytes.middle)} as {found.dtype}"
-        + ("" if exact else f", at most {_size(found.output_bytes.high)}")
-        + f"; {_size(found.free_bytes)} free",
-        f"memory     at most {_size(found.memory)} with {_plural(found.workers, 'worker')}",
-        f"time       about {_duration(found.seconds)} on {found.engine}",
+        f"input      {size(found.input_bytes)} in {plural(found.files, 'file')}",
+        f"documents  {spread(found.documents)}",
+        f"tokens     {spread(found.tokens)}"
+        + ("" if exact else f"  (95 % interval, from {size(found.sampled_bytes)} of samples)"),
+        f"output     {size(found.output_bytes.middle)} as {found.dtype}"
+        + ("" if exact else f", at most {size(found.output_bytes.high)}")
+        + f"; {size(found.free_bytes)} free",
+        f"memory     at most {size(found.memory)} with {plural(found.workers, 'worker')}",
+        f"time       about {duration(found.seconds)} on {found.engine}",
         *(f"note       {note}" for note in found.notes),
     ]
 
@@ -301,17 +362,17 @@ def _summary(result: "Result") -> list[str]:
     if result.already_complete:
         lines.append(f"{result.output} is already complete; pass --overwrite to make it again")
     for file in made.files:
-        lines.append(f"{Path(result.output) / file.name}  {file.tokens:,} tokens, {_size(file.bytes)}")
+        lines.append(f"{Path(result.output) / file.name}  {file.tokens:,} tokens, {size(file.bytes)}")
     counts, run = made.counts, result.run
     share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens else ""
     lines.append(
-        f"{_plural(counts.documents, 'document')} ({_left_out(counts)}), {_size(counts.input_bytes)} of text{share}"
+        f"{plural(counts.documents, 'document')} ({_left_out(counts)}), {size(counts.input_bytes)} of text{share}"
     )
     if run:
         if run["resumed_bytes"]:
-            lines.append(f"went on after {_size(run['resumed_bytes'])} that an earlier run had done")
+            lines.append(f"went on after {size(run['resumed_bytes'])} that an earlier run had done")
         lines.append(
-            f"{_duration(run['seconds'])}, {run['bytes_per_second'] / 1e6:.0f} MB/s, peak memory {_size(run['peak_memory'])} of {_size(run['max_memory'])}, {_plural(run['workers'], 'worker')}, {run['engine']}"
+            f"{duration(run['seconds'])}, {run['bytes_per_second'] / 1e6:.0f} MB/s, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, {run['engine']}"
         )
     lines += [f"note: {note}" for note in result.notes]
     if made.files:
@@ -324,92 +385,3 @@ def _summary(result: "Result") -> list[str]:
 def _left_out(counts: "Counts") -> str:
     rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""
     return f"{counts.documents_empty:,} empty{rejected}"
-
-
-class _Reporter:
-    """Shows how far the job is: one bar on a terminal, else a line every 30 s, or JSON lines."""
-
-    def __init__(self, mode: str) -> None:
-        self._mode = "bar" if mode == "auto" and sys.stderr.isatty() else mode
-        self._last = time.monotonic()
-        self._bar: Any = None
-        self._slow: threading.Timer | None = None
-
-    def __enter__(self) -> "_Reporter":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._slow is not None:
-            self._slow.cancel()
-        if self._bar is not None:
-            self._bar.stop()
-
-    def update(self, now: "Progress") -> None:
-        if self._slow is not None:
-            self._slow.cancel()
-            self._slow = None
-        if now.phase == "loading" and self._mode in ("bar", "auto"):
-            self._slow = threading.Timer(_SLOW_SECONDS, _say, [_SLOW_LOADING])
-            self._slow.start()
-            return
-        if self._mode == "bar":
-            self._show_bar(now)
-        elif self._mode == "json" and self._due(1.0, now):
-            _say(json.dumps(dataclasses.asdict(now)))
-        elif self._mode == "auto" and self._due(_LINE_SECONDS, now):
-            _say(_progress_line(now))
-
-    def _due(self, seconds: float, now: "Progress") -> bool:
-        if time.monotonic() - self._last < seconds and not (
-            self._mode == "json" and now.input_bytes == now.total_bytes
-        ):
-            return False
-        self._last = time.monotonic()
-        return True
-
-    def _show_bar(self, now: "Progress") -> None:
-        if self._bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("", total=now.total_bytes)
-            self._bar.start()
-        self._bar.update(self._task, completed=now.input_bytes, description=_progress_line(now))
-
-
-def _progress_line(now: "Progress") -> str:
-    if now.phase == "splitting":
-        return f"first pass for the validation set: {_size(now.input_bytes)} of {_size(now.total_bytes)}"
-    speed = (now.input_bytes - now.resumed_bytes) / max(now.seconds, 1e-3)
-    left = (now.total_bytes - now.input_bytes) / speed if speed else 0.0
-    return f"{_size(now.input_bytes)} of {_size(now.total_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {_duration(left)} left, {_size(now.memory)} memory"
-
-
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{count:,} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
-
-
-def _range(found: "Range") -> str:
-    return (
-        f"{found.middle:,}"
-        if found.low == found.high
-        else f"{found.middle:,}, between {found.low:,} and {found.high:,}"
-    )

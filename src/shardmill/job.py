@@ -17,6 +17,7 @@ from shardmill.formats import raw
 from shardmill.sources import InputFile, find_inputs
 from shardmill.spec import Limits, Spec
 from shardmill.split import Splitter
+from shardmill.tokens.check import SHARE
 from shardmill.tokens.encoder import Encoder, Engines, choose_engines
 from shardmill.tokens.gigatoken import FEW_PIECES
 from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
@@ -47,6 +48,8 @@ class Job:
     budget: Budget
     big: bool
     """Larger than the page cache should hold."""
+    checked_share: float = SHARE
+    """How much is compared with the reference."""
 
     @property
     def output(self) -> Path:

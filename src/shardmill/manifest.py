@@ -77,6 +77,20 @@ def check_name(name: Any) -> None:
         raise ValueError(f"{name!r} is not the name of a file in this folder")
 
 
+def _check_types(content: dict[str, Any]) -> None:
+    """Whoever reads a manifest relies on these."""
+    numbers = [file[key] for file in content["files"] for key in ("tokens", "bytes")]
+    numbers += [*content["counts"].values(), *(entry["bytes"] for entry in content["job"]["inputs"])]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("a count is not a whole number")
+    if content["dtype"] not in ("uint16", "uint32") or type(content["job"]["vocabulary_size"]) is not int:
+        raise ValueError("dtype or vocabulary_size is not one")
+    for file in content["files"]:
+        check_name(file["name"])
+        if file["split"] not in ("train", "val") or not all(isinstance(sum_, str) for sum_ in file["checksums"]):
+            raise ValueError(f"{file['name']!r} is not described as a file should be")
+
+
 def write(folder: Path, manifest: Manifest) -> None:
     write_whole(folder / NAME, manifest.to_json())
 
@@ -90,8 +104,7 @@ def read(folder: Path) -> Manifest | None:
             raise OutputError(
                 f"{show(path)}: has format {content['format']!r}, and this version of shardmill knows format {FORMAT}; use the version that wrote it, or another folder"
             )
-        for file in content["files"]:
-            check_name(file["name"])
+        _check_types(content)
         return Manifest(
             job=dict(content["job"]),
             dtype=str(content["dtype"]),

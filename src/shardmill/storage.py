@@ -88,13 +88,16 @@ class InputReader:
             _advise(self._fd, self._dropped, offset - self._dropped, "POSIX_FADV_DONTNEED")
             self._dropped = offset
 
+    def close(self) -> None:
+        os.close(self._fd)
+
     def __enter__(self) -> "InputReader":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._fd)
+        self.close()
 
 
 class GrowingFile:

@@ -16,14 +16,20 @@ _LEAST_BYTES = 512
 _SEARCH_BYTES = 16 << 10
 
 
-def sample_bytes(block: int, size: int) -> int:
+def sample_bytes(block: int, size: int, share: float = SHARE) -> int:
     if block == 0:
         return size
-    return max(_LEAST_BYTES, int(size * SHARE * _EVERY)) if block % _EVERY == 0 else 0
+    return max(_LEAST_BYTES, int(size * share * _EVERY)) if block % _EVERY == 0 else 0
 
 
 def check_sample(
-    engines: Engines, block: int, pieces: Sequence[bytes], ids: Ids, counts: Counts, place: Callable[[int], str]
+    engines: Engines,
+    block: int,
+    share: float,
+    pieces: Sequence[bytes],
+    ids: Ids,
+    counts: Counts,
+    place: Callable[[int], str],
 ) -> int:
     """Compare a few spans of one block, turn about at the beginning and the end of its pieces; place(i) says where piece i is.
 
@@ -31,7 +37,7 @@ def check_sample(
     """
     if engines.guard is None or not pieces:
         return 0
-    wanted = sample_bytes(block, sum(map(len, pieces)))
+    wanted = sample_bytes(block, sum(map(len, pieces)), share)
     if not wanted:
         return 0
     ends = np.cumsum(counts)

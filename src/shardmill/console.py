@@ -1,0 +1,111 @@
+"""What is shown on the terminal: how far a job is, and numbers as people read them."""
+
+import dataclasses
+import json
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardmill.estimates import Range
+    from shardmill.mill import Progress
+
+_LINE_SECONDS = 30.0
+_SLOW_SECONDS = 3.0
+_SLOW_LOADING = (
+    "loading the tokenizer: one that is new here is compared on both engines first, which takes up to a minute, once"
+)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Reporter:
+    """Shows how far the job is: one bar on a terminal, else a line every 30 s, or JSON lines."""
+
+    def __init__(self, mode: str) -> None:
+        self._mode = "bar" if mode == "auto" and sys.stderr.isatty() else mode
+        self._last = time.monotonic()
+        self._bar: Any = None
+        self._slow: threading.Timer | None = None
+
+    def __enter__(self) -> "Reporter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, now: "Progress") -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+        if now.phase == "loading" and self._mode in ("bar", "auto"):
+            self._slow = threading.Timer(_SLOW_SECONDS, say, [_SLOW_LOADING])
+            self._slow.start()
+            return
+        if self._mode == "bar":
+            self._show_bar(now)
+        elif self._mode == "json" and self._due(1.0, now):
+            say(json.dumps(dataclasses.asdict(now)))
+        elif self._mode == "auto" and self._due(_LINE_SECONDS, now):
+            say(progress_line(now))
+
+    def _due(self, seconds: float, now: "Progress") -> bool:
+        if time.monotonic() - self._last < seconds and not (
+            self._mode == "json" and now.input_bytes == now.total_bytes
+        ):
+            return False
+        self._last = time.monotonic()
+        return True
+
+    def _show_bar(self, now: "Progress") -> None:
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("", total=now.total_bytes)
+            self._bar.start()
+        self._bar.update(self._task, completed=now.input_bytes, description=progress_line(now))
+
+
+def progress_line(now: "Progress") -> str:
+    if now.phase == "splitting":
+        return f"first pass for the validation set: {size(now.input_bytes)} of {size(now.total_bytes)}"
+    speed = (now.input_bytes - now.resumed_bytes) / max(now.seconds, 1e-3)
+    left = (now.total_bytes - now.input_bytes) / speed if speed else 0.0
+    return f"{size(now.input_bytes)} of {size(now.total_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {duration(left)} left, {size(now.memory)} memory"
+
+
+def size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{count:,} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
+def spread(found: "Range") -> str:
+    return (
+        f"{found.middle:,}"
+        if found.low == found.high
+        else f"{found.middle:,}, between {found.low:,} and {found.high:,}"
+    )

@@ -1,0 +1,312 @@
+"""A finished output folder → what is wrong with it, if anything.
+
+verify       checks every file against the manifest; with sources, also that the tokens are those of the text
+_check_file  size, checksums segment by segment, and ids within the vocabulary, in one pass
+_Comparison  takes the milled Blocks of the sources and compares them with what is in the files
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+
+from shardmill import journal, manifest, rejects
+from shardmill.block import Milled, Run
+from shardmill.documents.text import BEGINNING
+from shardmill.errors import MismatchError, OutputError, UsageError
+from shardmill.formats.files import SEGMENT_BYTES
+from shardmill.job import choose_splitter, describe, make_job
+from shardmill.line import mill_blocks
+from shardmill.manifest import Manifest
+from shardmill.sources import find_inputs
+from shardmill.spec import Limits, Spec
+from shardmill.storage import InputReader, show
+from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, load
+
+_CHUNK_BYTES = 4 << 20
+_MOST_PROBLEMS = 100
+# Of the text that is not compared by the reference as a whole, this share is.
+SAMPLE = 0.01
+
+How = Literal["sample", "all"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One thing that is wrong: in which file, where, and what."""
+
+    file: str
+    what: str
+    byte: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verified:
+    """What was checked, and every problem that was found, up to a hundred."""
+
+    output: Path
+    problems: tuple[Problem, ...]
+    files: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    source_bytes: int | None = None
+    """How much text was milled again and compared; None: no sources were given."""
+    reference_bytes: int | None = None
+    """How much of it by the reference tokenizer."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def verify(
+    output: str | Path,
+    *,
+    sources: Sequence[str] = (),
+    how: How = "sample",
+    tokenizer: str | None = None,
+    limits: Limits | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Verified:
+    """Check a finished output folder against its manifest, and with sources against the text it was made of.
+
+    how: all text is milled again and compared; "sample" checks a hundredth of it with the reference tokenizer
+    too, "all" does it all with the reference. tokenizer: where the tokenizer.json is, if one was used.
+    on_progress(done, total) is called with bytes.
+    """
+    folder = Path(output)
+    try:
+        made = manifest.read(folder)
+    except OutputError as e:
+        return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=str(e)),))
+    if made is None:
+        return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=_without_manifest(folder)),))
+    report = on_progress or (lambda _done, _total: None)
+    problems: list[Problem] = []
+    total, done = sum(file.bytes for file in made.files), 0
+    for file in made.files:
+        problems += _check_file(folder, made, file.name, lambda read: report(done + read, total))  # noqa: B023
+        done += file.bytes
+    problems += _check_counts(folder, made)
+    checked = Verified(
+        output=folder, problems=tuple(problems[:_MOST_PROBLEMS]), files=len(made.files), bytes=total, tokens=made.tokens
+    )
+    if not sources or problems:
+        return checked
+    return _verify_source(checked, made, sources, how, tokenizer, limits or Limits(), report)
+
+
+def _without_manifest(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{show(folder)} is not a folder"
+    if (folder / journal.NAME).exists():
+        return "there is none, since the job is not finished; run its command again, and it goes on where it stopped"
+    return "there is none, so this is not a finished result of shardmill"
+
+
+def _check_file(folder: Path, made: Manifest, name: str, report: Callable[[int], None]) -> list[Problem]:
+    file = next(file for file in made.files if file.name == name)
+    path = folder / name
+    if not path.is_file() or path.is_symlink():
+        return [Problem(file=name, what="the file is missing" if not path.exists() else "is not a regular file")]
+    problems = []
+    item = np.dtype(made.dtype).itemsize
+    if (size := path.stat().st_size) != file.bytes:
+        less = "fewer" if size < file.bytes else "more"
+        problems.append(
+            Problem(
+                file=name,
+                byte=min(size, file.bytes),
+                what=f"has {size:,} bytes, {abs(size - file.bytes):,} {less} than the {file.bytes:,} that were written",
+            )
+        )
+    if file.bytes != file.tokens * item or len(file.checksums) != -(-file.bytes // SEGMENT_BYTES):
+        return [*problems, Problem(file=manifest.NAME, what=f"what it says of {name} does not add up")]
+    vocabulary = made.job.get("vocabulary_size")
+    for number, expected in enumerate(file.checksums):
+        start, end = number * SEGMENT_BYTES, min((number + 1) * SEGMENT_BYTES, file.bytes)
+        found, largest = _scan(path, start, end, np.dtype(made.dtype), lambda at: report(at))
+        if found != expected:
+            problems.append(
+                Problem(
+                    file=name,
+                    byte=start,
+                    what=f"bytes {start:,} to {end:,} are not what was written: the data is damaged",
+                )
+            )
+        elif isinstance(vocabulary, int) and largest >= vocabulary:
+            problems.append(
+                Problem(
+                    file=name,
+                    byte=start,
+                    what=f"has the id {largest:,} between bytes {start:,} and {end:,}, and the vocabulary ends at {vocabulary - 1:,}",
+                )
+            )
+    return problems
+
+
+def _scan(path: Path, start: int, end: int, dtype: np.dtype[Any], report: Callable[[int], None]) -> tuple[str, int]:
+    """The checksum of a segment as it is, however short it is, and its largest id."""
+    checksum, largest = xxhash.xxh3_64(), -1
+    for data, at in _chunks(path, start, end):
+        checksum.update(data)
+        whole = len(data) - len(data) % dtype.itemsize
+        if whole:
+            largest = max(largest, int(np.frombuffer(data[:whole], dtype).max()))
+        report(at + len(data))
+    return checksum.hexdigest(), largest
+
+
+def _chunks(path: Path, start: int, end: int) -> Iterator[tuple[bytes, int]]:
+    with InputReader(str(path), drop_behind=True) as reader:
+        at = start
+        while at < end and (data := reader.read(at, min(_CHUNK_BYTES, end - at))):
+            yield data, at
+            at += len(data)
+            reader.done_until(at)
+
+
+def _check_counts(folder: Path, made: Manifest) -> list[Problem]:
+    """What the manifest says must add up (I6), and rejects.jsonl must list what was left out."""
+    problems = []
+    counts, inputs = made.counts, made.job.get("inputs", [])
+    sizes = [int(entry["bytes"]) for entry in inputs]
+    if sum(sizes) != counts.input_bytes:
+        problems.append(
+            Problem(
+                file=manifest.NAME,
+                what=f"its inputs have {sum(sizes):,} bytes together, and {counts.input_bytes:,} were read",
+            )
+        )
+    path = folder / rejects.NAME
+    listed = sum(data.count(b"\n") for data, _ in _chunks(path, 0, path.stat().st_size)) if path.is_file() else 0
+    if listed != counts.documents_rejected:
+        problems.append(
+            Problem(
+                file=rejects.NAME, what=f"lists {listed:,} records, and {counts.documents_rejected:,} were rejected"
+            )
+        )
+    return problems
+
+
+def _verify_source(
+    checked: Verified,
+    made: Manifest,
+    sources: Sequence[str],
+    how: How,
+    tokenizer: str | None,
+    limits: Limits,
+    report: Callable[[int, int], None],
+) -> Verified:
+    """Mill the sources again, without writing, and compare."""
+    spec, vocabulary = _spec_of(made, sources, tokenizer)
+    files = find_inputs(spec.inputs)
+    asked = describe(spec, files, vocabulary)
+    asked["inputs"] = [{**entry, "path": ""} for entry in asked["inputs"]]
+    was = {**made.job, "inputs": [{**entry, "path": ""} for entry in made.job["inputs"]]}
+    if changed := manifest.differences(was, asked):
+        problem = Problem(file="source", what="is not what the result was made of: " + "; ".join(changed[:5]))
+        return dataclasses.replace(checked, problems=(problem,))
+    limits = dataclasses.replace(limits, engine="reference") if how == "all" else limits
+    job = dataclasses.replace(make_job(spec, files, vocabulary, limits), checked_share=SAMPLE)
+    splitter = choose_splitter(job, None, lambda _: None, lambda _: None)
+    comparison = _Comparison(checked.output, made)
+    try:
+        mill_blocks(
+            job,
+            splitter,
+            BEGINNING,
+            0,
+            comparison.write,
+            lambda: report(comparison.input_bytes, job.total_bytes),
+        )
+        comparison.finish()
+        problems: tuple[Problem, ...] = ()
+    except _Different as e:
+        problems = (e.problem,)
+    except MismatchError as e:
+        problems = (Problem(file="source", what=str(e)),)
+    finally:
+        comparison.close()
+    by_reference = comparison.input_bytes if job.engines.guard is None else comparison.checked_bytes
+    return dataclasses.replace(
+        checked, problems=problems, source_bytes=comparison.input_bytes, reference_bytes=by_reference
+    )
+
+
+def _spec_of(made: Manifest, sources: Sequence[str], tokenizer: str | None) -> tuple[Spec, Tokenizer]:
+    """The Spec that the manifest tells of. A path in a manifest may be a stranger's, so none is opened."""
+    try:
+        choices = dict(made.job["choices"])
+        name = tokenizer or str(choices["tokenizer"])
+        if tokenizer is None and name not in ENCODINGS:
+            raise UsageError(
+                f"the result was made with the tokenizer {show(name)}; say with --tokenizer where it is now, so that the source can be compared"
+            )
+        found = load(name)
+        spec = Spec(**{**choices, "tokenizer": choices["tokenizer"], "inputs": tuple(sources), "output": "verify"})
+    except (KeyError, TypeError, ValueError) as e:
+        raise OutputError(f"{manifest.NAME}: does not tell how the result was made ({type(e).__name__}: {e})") from e
+    return spec, dataclasses.replace(found, name=str(choices["tokenizer"]))
+
+
+class _Different(Exception):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.what)
+        self.problem = problem
+
+
+class _Comparison:
+    """Reads the files along with the milled Blocks, and raises at the first token that differs."""
+
+    def __init__(self, folder: Path, made: Manifest) -> None:
+        self.input_bytes = self.checked_bytes = 0
+        self._dtype = np.dtype(made.dtype)
+        self._files = {file.split: InputReader(str(folder / file.name)) for file in made.files}
+        self._names = {file.split: file.name for file in made.files}
+        self._at = {"train": 0, "val": 0}
+        self._val = False
+
+    def write(self, milled: Milled) -> None:
+        for run in milled.runs:
+            self._val = self._val if run.val is None else run.val
+            self._compare("val" if self._val else "train", run)
+        self.input_bytes += milled.counts.input_bytes
+        self.checked_bytes += milled.checked_bytes
+
+    def finish(self) -> None:
+        for split, reader in self._files.items():
+            if self._at[split] != reader.size:
+                what = f"goes on after token {self._at[split] // self._dtype.itemsize:,}, where the text ends"
+                raise _Different(Problem(file=self._names[split], byte=self._at[split], what=what))
+
+    def close(self) -> None:
+        for reader in self._files.values():
+            reader.close()
+
+    def _compare(self, split: Literal["train", "val"], run: Run) -> None:
+        if not len(run.tokens):
+            return
+        if split not in self._files:
+            raise _Different(Problem(file=f"{split}.bin", what="is missing, and the text has tokens for it"))
+        at = self._at[split]
+        data = self._files[split].read(at, run.tokens.nbytes)
+        there = np.frombuffer(data[: len(data) - len(data) % self._dtype.itemsize], self._dtype)
+        same = min(len(there), len(run.tokens))
+        unequal = np.flatnonzero(there[:same] != run.tokens[:same])
+        if len(unequal) or same < len(run.tokens):
+            first = int(unequal[0]) if len(unequal) else same
+            byte = at + first * self._dtype.itemsize
+            found = f"{there[first]:,}" if first < len(there) else "nothing"
+            raise _Different(
+                Problem(
+                    file=self._names[split],
+                    byte=byte,
+                    what=f"token {byte // self._dtype.itemsize:,} is {found}, and the text gives {run.tokens[first]:,}",
+                )
+            )
+        self._at[split] = at + run.tokens.nbytes

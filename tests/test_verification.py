@@ -1,0 +1,172 @@
+"""verify finds what is wrong, says where, and finds nothing where nothing is."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import shardmill
+from samples import SAMPLES
+from shardmill import Limits, Spec, manifest, prepare, verify
+from shardmill.formats import files
+
+SHARDMILL = os.path.join(os.path.dirname(sys.executable), "shardmill")
+LIMITS = Limits(workers=2, block_bytes=4000)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("verify")
+    (folder / "a.txt").write_text("##".join(list(SAMPLES.values()) * 3))
+    (folder / "b.txt").write_text("A second file.##")
+    spec = Spec(inputs=[folder / "a.txt", folder / "b.txt"], output=folder / "out", separator="##", val_fraction=0.1)
+    prepare(spec, limits=LIMITS)
+    return folder
+
+
+@pytest.fixture
+def out(made, tmp_path):
+    shutil.copytree(made / "out", tmp_path / "out")
+    return tmp_path / "out"
+
+
+def sources(made):
+    return [str(made / "a.txt"), str(made / "b.txt")]
+
+
+def test_a_good_folder_is_good(made):
+    found = verify(made / "out")
+    assert found.ok and found.files == 2 and found.tokens > 1000 and found.source_bytes is None
+
+
+@pytest.mark.parametrize("how", ["sample", "all"])
+def test_a_good_folder_is_what_its_sources_give(made, how):
+    found = verify(made / "out", sources=sources(made), how=how, limits=LIMITS)
+    size = sum(os.path.getsize(path) for path in sources(made))
+    assert found.ok and found.source_bytes == size
+    assert found.reference_bytes == size if how == "all" else 0 < found.reference_bytes <= size
+
+
+def test_every_flipped_bit_is_found(tmp_path):
+    (tmp_path / "a.txt").write_text("Every bit of this small text counts. " * 3)
+    prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", val_fraction=0))
+    path = tmp_path / "out/train.bin"
+    data = path.read_bytes()
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert not verify(tmp_path / "out").ok, bit
+    path.write_bytes(data)
+    assert verify(tmp_path / "out").ok
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: os.truncate(path, 100), "has 100 bytes"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "1 more than"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "1 fewer than"),
+        (lambda path: path.write_bytes(b""), "has 0 bytes"),
+        (lambda path: path.unlink(), "missing"),
+        (lambda path: (path.unlink(), path.mkdir()), "not a regular file"),
+        (lambda path: (path.rename(path.with_name("b")), path.symlink_to("b")), "not a regular file"),
+    ],
+)
+def test_a_changed_file_is_found_and_told(out, damage, said):
+    damage(out / "train.bin")
+    problems = verify(out).problems
+    assert problems and all(problem.file == "train.bin" for problem in problems)
+    assert said in " ".join(problem.what for problem in problems)
+
+
+def test_damage_is_told_by_its_segment(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(shardmill.verification, "SEGMENT_BYTES", 1000)
+    (tmp_path / "a.txt").write_text("Some text for several segments. " * 1000)
+    prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", val_fraction=0))
+    data = bytearray((tmp_path / "out/train.bin").read_bytes())
+    data[2500] ^= 1
+    (tmp_path / "out/train.bin").write_bytes(data)
+    (problem,) = verify(tmp_path / "out").problems
+    assert problem.byte == 2000 and "bytes 2,000 to 3,000" in problem.what
+
+
+def rewrite(out, change):
+    content = json.loads((out / "manifest.json").read_text())
+    change(content)
+    (out / "manifest.json").write_text(json.dumps(content))
+
+
+def test_ids_beyond_the_vocabulary_are_found(out):
+    rewrite(out, lambda content: content["job"].update(vocabulary_size=1000))
+    assert "the vocabulary ends at 999" in verify(out).problems[0].what
+
+
+def test_a_manifest_that_does_not_add_up_is_found(out):
+    rewrite(out, lambda content: content["job"]["inputs"][0].update(bytes=7))
+    assert "were read" in verify(out).problems[0].what
+    rewrite(out, lambda content: content["files"][0].update(tokens=7))
+    assert "does not add up" in verify(out).problems[0].what
+
+
+@pytest.mark.parametrize("name", ["../train.bin", "/etc/passwd", "a/b", "..", "", "a\x00b", "a\x1b[2J", 7, None])
+def test_a_manifest_cannot_lead_elsewhere(out, name):
+    rewrite(out, lambda content: content["files"][0].update(name=name))
+    (problem,) = verify(out).problems
+    assert "not the name of a file" in problem.what or "ValueError" in problem.what
+
+
+def test_folders_that_are_no_results_are_told_apart(tmp_path):
+    assert "not a folder" in verify(tmp_path / "absent").problems[0].what
+    assert "not a finished result" in verify(tmp_path).problems[0].what
+    (tmp_path / "shardmill.journal").write_text("…")
+    assert "not finished" in verify(tmp_path).problems[0].what
+    (tmp_path / "manifest.json").write_text("{}")
+    assert "not a manifest" in verify(tmp_path).problems[0].what
+
+
+def test_other_sources_are_told(made, tmp_path):
+    (tmp_path / "a.txt").write_bytes((made / "a.txt").read_bytes() + b"!")
+    found = verify(made / "out", sources=[str(tmp_path / "a.txt"), str(made / "b.txt")])
+    assert "inputs[0].bytes" in found.problems[0].what
+    assert "inputs: were 2, are now 1" in verify(made / "out", sources=[str(made / "a.txt")]).problems[0].what
+
+
+def test_tokens_that_are_not_those_of_the_text_are_found_and_placed(made, out):
+    """Checksums and all fit: whoever wrote this folder was wrong, not the disk."""
+    ids = np.fromfile(out / "train.bin", "<u2")
+    ids[1234] ^= 1
+    ids.tofile(out / "train.bin")
+    checksum = shardmill.verification.xxhash.xxh3_64_hexdigest(ids.tobytes())
+    rewrite(out, lambda content: content["files"][0].update(checksums=[checksum]))
+    assert verify(out).ok
+    (problem,) = verify(out, sources=sources(made), limits=LIMITS).problems
+    assert problem.byte == 2468 and f"token 1,234 is {ids[1234]:,}" in problem.what
+
+
+def test_a_result_that_goes_on_after_the_text_is_found(made, out):
+    ids = np.append(np.fromfile(out / "val.bin", "<u2"), np.uint16(7))
+    ids.tofile(out / "val.bin")
+    checksum = shardmill.verification.xxhash.xxh3_64_hexdigest(ids.tobytes())
+    val = next(i for i, file in enumerate(manifest.read(out).files) if file.split == "val")
+    rewrite(out, lambda c: c["files"][val].update(checksums=[checksum], bytes=ids.nbytes, tokens=len(ids)))
+    (problem,) = verify(out, sources=sources(made), limits=LIMITS).problems
+    assert "goes on after token" in problem.what
+
+
+def test_the_command_says_it_in_plain_words_and_in_json(made, out):
+    def run(*arguments):
+        return subprocess.run([SHARDMILL, "verify", *arguments], capture_output=True, text=True, timeout=60)
+
+    good = run(str(out), "--source", str(made / "a.txt"), "--source", str(made / "b.txt"))
+    assert good.returncode == 0 and "every byte is as it was written" in good.stderr and "same tokens" in good.stderr
+    os.truncate(out / "val.bin", 10)
+    bad = run(str(out), "--json")
+    assert bad.returncode == 1 and "val.bin: has 10 bytes" in bad.stderr and "problems found" in bad.stderr
+    content = json.loads(bad.stdout)
+    assert content["ok"] is False and content["problems"][0]["file"] == "val.bin"
