@@ -247,3 +247,29 @@ def test_freed_memory_goes_back_to_the_system():
 
 def test_the_functions_look_at_the_real_system_by_default():
     assert set(machine._memory_limits()) == set(machine._memory_limits(Path("/")))
+
+
+MEMINFO = "MemTotal:       {total} kB\nMemFree:          1000 kB\nMemAvailable:   {available} kB\n"
+PRESSURE = "some avg10=40.00 avg60=0.00 avg300=0.00 total=1\nfull avg10={full} avg60=0.00 avg300=0.00 total=1\n"
+
+
+@pytest.mark.parametrize(
+    ("total", "available", "full", "pressed"),
+    [
+        (16 << 20, 8 << 20, "0.00", False),
+        (16 << 20, 8 << 20, "9.99", False),
+        (16 << 20, 8 << 20, "12.50", True),
+        (16 << 20, 400 << 10, "0.00", True),
+        (1 << 20, 400 << 10, "0.00", False),
+        (1 << 20, 20 << 10, "0.00", True),
+    ],
+)
+def test_pressure_from_other_programs_is_seen(tmp_path, total, available, full, pressed):
+    (tmp_path / "proc/pressure").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text(MEMINFO.format(total=total, available=available))
+    (tmp_path / "proc/pressure/memory").write_text(PRESSURE.format(full=full))
+    assert machine.under_pressure(tmp_path) is pressed
+
+
+def test_a_system_that_tells_nothing_is_not_under_pressure(tmp_path):
+    assert machine.under_pressure(tmp_path) is False

@@ -100,3 +100,4 @@ def _parts_of(start: Position, file: InputFile, base: int, rules: TextRules, *, 
                 f"{show(file.path)}: had {file.size:,} bytes when the job began and has {reader.size:,} now; let whatever writes it finish, then run again"
             )
         yield from text.read_parts(start, reader, base, rules)
+        reader.check_unchanged(file.modified_ns)

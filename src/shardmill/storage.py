@@ -82,6 +82,15 @@ class InputReader:
             missing -= len(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
+    def check_unchanged(self, modified_ns: int) -> None:
+        """See that the file is still the one that the job began with."""
+        now = os.fstat(self._fd)
+        if (now.st_size, now.st_mtime_ns) != (self.size, modified_ns):
+            raise InputError(
+                f"{show(self.path)}: was changed while the job ran, so the result would mix two states of it. "
+                "Let whatever writes it finish, then run again with --overwrite, or choose another folder with -o"
+            )
+
     def done_until(self, offset: int) -> None:
         """Nothing before offset is needed again: let the kernel drop it from the page cache."""
         if self._drop_behind and offset - self._dropped >= 16 << 20:
