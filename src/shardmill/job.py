@@ -14,6 +14,7 @@ from shardmill.budget import Budget, Footprint
 from shardmill.documents import text
 from shardmill.documents.text import BEGINNING, Passages, Position, TextRules
 from shardmill.formats import raw
+from shardmill.manifest import when
 from shardmill.sources import InputFile, find_inputs
 from shardmill.spec import Limits, Spec
 from shardmill.split import Splitter
@@ -78,7 +79,7 @@ def versions(job: Job) -> dict[str, Any]:
     return {
         **job.describe(),
         "reference": job.engines.reference.version,
-        "modified": [file.modified_ns for file in job.files],
+        "modified": [when(file.modified_ns) for file in job.files],
     }
 
 

@@ -126,7 +126,7 @@ def modified(folder: Path, files: Sequence[InputFile]) -> list[str]:
     try:
         before = json.loads(read_small(folder / RUN_NAME, _LARGEST))["inputs_modified_ns"]
         return [
-            f"{show(file.path)}: was modified {_when(time)}, is now {_when(file.modified_ns)}"
+            f"{show(file.path)}: was modified {when(time)}, is now {when(file.modified_ns)}"
             for time, file in zip(before, files, strict=True)
             if time != file.modified_ns
         ]
@@ -134,8 +134,10 @@ def modified(folder: Path, files: Sequence[InputFile]) -> list[str]:
         return []
 
 
-def _when(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+def when(time_ns: int) -> str:
+    """A time as people read it, to the last digit."""
+    seconds, rest = divmod(time_ns, 10**9)
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}.{rest:09} UTC"
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> list[str]:
