@@ -174,10 +174,12 @@ def _work(job: Job, splitter: Splitter, line: "_Line") -> None:
             if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and (line.pressed or budget.over(job.budget)):
                 encoder.renew()
                 machine.give_back_freed_memory()
+            result: Milled | ShardmillError
             try:
-                line.hand_in(block.index, mill_block(job, splitter, encoder, inspect(job, block)))
+                result = mill_block(job, splitter, encoder, inspect(job, block))
             except ShardmillError as e:
-                line.hand_in(block.index, e)
+                result = e
+            line.hand_in(block.index, result)  # what this raises stops the line, whichever Block it is about
     except BaseException as e:  # the thread's boundary: the job stops, and the caller hears of it
         line.stop(e)
     finally:
