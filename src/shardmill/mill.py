@@ -18,7 +18,7 @@ from typing import Any, Literal
 from shardmill import budget, folder, machine, plan, rejects, storage
 from shardmill.block import Milled, inspect, mill_block
 from shardmill.documents.text import BEGINNING, Position
-from shardmill.errors import MismatchError, ShardmillError
+from shardmill.errors import MismatchError, ShardmillError, TemporaryError
 from shardmill.estimates import check_space, separator_hint
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.raw import RawWriter
@@ -137,11 +137,13 @@ def _run(job: Job, limits: Limits, left: Left | None, report: Callable[[Progress
         files.seal()
         files.publish()
     except BaseException as e:
-        worth_keeping = line.done.tokens > 0 if line is not None else not isinstance(e, ShardmillError)
+        tokens = line.done.tokens if line is not None else left.checkpoint.tokens if left and left.checkpoint else 0
+        worth_keeping = tokens > 0 or isinstance(e, TemporaryError) or not isinstance(e, ShardmillError)
         if files is not None and (isinstance(e, MismatchError) or not worth_keeping):
             files.abandon()
             log.remove()
         elif files is not None:
+            log.close()  # first: a checkpoint that is still under way must not be written for files that are closed
             files.close()
         raise
     finally:
@@ -155,14 +157,14 @@ def _mill(job: Job, splitter: Splitter, line: "_Line", report: Callable[[Progres
         threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.workers)
     ]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         line.wait(lambda: report(_progress("milling", job.total_bytes, line.done)))
     finally:
         line.stop()
         until = time.monotonic() + _LEAVE_SECONDS
-        for thread in threads:
+        for thread in filter(threading.Thread.is_alive, threads):
             thread.join(max(0.0, until - time.monotonic()))
         line.commit()
 
