@@ -134,7 +134,7 @@ def read(folder: Path) -> Left | None:
                 left.split = dict(line["split"])
             else:
                 left.checkpoint = _checkpoint(line["checkpoint"], left.checkpoint)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as e:
         raise OutputError(
             f"{show(path)}: the journal of an unfinished job is damaged ({type(e).__name__}: {show(str(e))}), so it cannot go on safely. Start again with --overwrite, or choose another folder with -o"
         ) from e
