@@ -100,12 +100,15 @@ def prepare(
     files, tokenizer = find(spec)
     output = Path(spec.output)
     folder.refuse_to_replace_inputs(output, files)
-    if not overwrite and (complete := folder.completed(output, describe(spec, files, tokenizer), files)) is not None:
+    asked = describe(spec, files, tokenizer)
+    if not overwrite and (complete := folder.completed(output, asked, files)) is not None:
         return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
     report(_progress("loading", sum(file.size for file in files), Done()))
     job = make_job(spec, files, tokenizer, limits)
     with locked(output):
+        if not overwrite and (complete := folder.completed(output, asked, files)) is not None:
+            return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)  # made meanwhile
         left = None if overwrite else folder.left_behind(job)
         warning = check_space(job, written=left.bytes if left else 0)
         if left is None:
