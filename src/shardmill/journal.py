@@ -3,6 +3,7 @@
 OUT/shardmill.journal is a list of lines, each a checksum and a JSON object. The first says what the job is,
 each other one how far it is. A line is written only after the data that it speaks of is on disk, and a
 reader trusts only lines whose checksum is right: what a crash tore off at the end is as if never written.
+The checksum covers all lines before it, so that none can be missing, doubled or in another place.
 """
 
 import json
@@ -51,6 +52,8 @@ class Left:
     """How far the first pass for the split is, or its outcome."""
     checkpoint: Checkpoint | None = None
     valid_bytes: int = 0
+    chain: bytes = b""
+    """The checksum of the last line."""
 
     @property
     def bytes(self) -> int:
@@ -65,6 +68,7 @@ class Journal:
         self.path = folder / NAME
         self._file = storage.DurableLog(self.path, at=left.valid_bytes if left else None)
         self._files = dict(left.checkpoint.files) if left and left.checkpoint else {}
+        self._chain = left.chain if left else b""
 
     def begin(self, job: dict[str, Any]) -> None:
         self._append({"format": FORMAT, "job": job})
@@ -106,7 +110,8 @@ class Journal:
 
     def _append(self, content: dict[str, Any]) -> None:
         body = json.dumps(content, sort_keys=True).encode()
-        self._file.append(b"%s %s\n" % (_checksum(body), body))
+        self._chain = _checksum(self._chain, body)
+        self._file.append(b"%s %s\n" % (self._chain, body))
 
 
 def read(folder: Path) -> Left | None:
@@ -117,7 +122,7 @@ def read(folder: Path) -> Left | None:
     except FileNotFoundError:
         return None
     try:
-        lines, valid = _valid_lines(data)
+        lines, valid, chain = _valid_lines(data)
         if not lines:
             if b"\n" in data:
                 raise ValueError("its first line is not what was written")
@@ -126,7 +131,7 @@ def read(folder: Path) -> Left | None:
             raise OutputError(
                 f"{show(path)}: has format {lines[0]['format']!r}, and this version of shardmill knows format {FORMAT}; finish the job with the version that began it, or start again with --overwrite"
             )
-        left = Left(job=dict(lines[0]["job"]), valid_bytes=valid)
+        left = Left(job=dict(lines[0]["job"]), valid_bytes=valid, chain=chain)
         for line in lines[1:]:
             if "job" in line:
                 left.job = dict(line["job"])
@@ -189,22 +194,20 @@ class Checkpoints:
             self._error = e
 
 
-def _valid_lines(data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The lines whose checksum is right, up to the first that is not, and how many bytes they take."""
+def _valid_lines(data: bytes) -> tuple[list[dict[str, Any]], int, bytes]:
+    """The lines whose checksum is right, up to the first that is not; how many bytes they take; the last checksum."""
     lines: list[dict[str, Any]] = []
-    valid = at = 0
-    torn = False
-    for raw in data.split(b"\n")[:-1]:
-        at += len(raw) + 1
+    valid, chain = 0, b""
+    whole = data.split(b"\n")[:-1]
+    for raw in whole:
         checksum, _, body = raw.partition(b" ")
-        if checksum != _checksum(body):
-            torn = True
-        elif torn:
-            raise ValueError(f"a line before byte {at - len(raw):,} is not what was written")
-        else:
-            lines.append(json.loads(body))
-            valid = at
-    return lines, valid
+        if checksum != _checksum(chain, body):
+            if len(lines) < len(whole) - 1:  # a crash tears only the last one
+                raise ValueError(f"the line at byte {valid:,} is not what was written")
+            break
+        lines.append(json.loads(body))
+        valid, chain = valid + len(raw) + 1, checksum
+    return lines, valid, chain
 
 
 def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
@@ -223,5 +226,5 @@ def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
     )
 
 
-def _checksum(body: bytes) -> bytes:
-    return xxhash.xxh3_64_hexdigest(body).encode()
+def _checksum(before: bytes, body: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(before + body).encode()
