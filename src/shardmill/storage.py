@@ -84,6 +84,11 @@ class InputReader:
             missing -= len(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
+    def now(self) -> tuple[int, int]:
+        """Its size and when it was last modified, in nanoseconds."""
+        found = os.fstat(self._fd)
+        return found.st_size, found.st_mtime_ns
+
     def done_until(self, offset: int) -> None:
         """Nothing before offset is needed again: let the kernel drop it from the page cache."""
         if self._drop_behind and offset - self._dropped >= 16 << 20:
