@@ -307,7 +307,7 @@ def show(path: str | Path) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in os.fsdecode(path))
 
 
-def input_error(path: str, e: OSError) -> InputError:
+def input_error(path: str, e: OSError) -> ShardmillError:
     match e.errno:
         case errno.ENOENT:
             return InputError(
@@ -320,7 +320,7 @@ def input_error(path: str, e: OSError) -> InputError:
         case errno.EISDIR:
             return InputError(f"{show(path)}: is a folder")
         case _:
-            return InputError(
+            return TemporaryError(
                 f"{show(path)}: cannot be read: {e.strerror}; check the disk, then run the same command again"
             )
 
