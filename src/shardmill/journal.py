@@ -48,6 +48,8 @@ class Left:
 
     job: dict[str, Any]
     """What decides the bytes, and what shows that an input changed; as begin() was given it."""
+    overwrites: bool = False
+    """Begun with overwrite: the same command, with overwrite, goes on and does not begin again."""
     split: dict[str, Any] | None = None
     """How far the first pass for the split is, or its outcome."""
     checkpoint: Checkpoint | None = None
@@ -64,14 +66,15 @@ class Left:
 class Journal:
     """Appends lines; each append is on disk when it returns."""
 
-    def __init__(self, folder: Path, left: Left | None = None) -> None:
+    def __init__(self, folder: Path, left: Left | None = None, *, overwrites: bool = False) -> None:
         self.path = folder / NAME
         self._file = storage.DurableLog(self.path, at=left.valid_bytes if left else None)
         self._files = dict(left.checkpoint.files) if left and left.checkpoint else {}
         self._chain = left.chain if left else b""
+        self._overwrites = overwrites
 
     def begin(self, job: dict[str, Any]) -> None:
-        self._append({"format": FORMAT, "job": job})
+        self._append({"format": FORMAT, "job": job, "overwrites": self._overwrites})
         storage.sync_folder(self.path.parent)
         storage.reached("journal-begun")
 
@@ -131,7 +134,7 @@ def read(folder: Path) -> Left | None:
             raise OutputError(
                 f"{show(path)}: has format {lines[0]['format']!r}, and this version of shardmill knows format {FORMAT}; finish the job with the version that began it, or start again with --overwrite"
             )
-        left = Left(job=dict(lines[0]["job"]), valid_bytes=valid, chain=chain)
+        left = Left(job=dict(lines[0]["job"]), overwrites=bool(lines[0]["overwrites"]), valid_bytes=valid, chain=chain)
         for line in lines[1:]:
             if "job" in line:
                 left.job = dict(line["job"])

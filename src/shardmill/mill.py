@@ -101,19 +101,22 @@ def prepare(
     output = Path(spec.output)
     folder.refuse_to_replace_inputs(output, files)
     asked = describe(spec, files, tokenizer)
-    if not overwrite and (complete := folder.completed(output, asked, files)) is not None:
+    complete = None if overwrite else folder.completed(output, asked, files)
+    if complete is not None and not folder.unfinished(output):
         return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
     report(_progress("loading", sum(file.size for file in files), Done()))
     job = make_job(spec, files, tokenizer, limits)
     with locked(output):
         if not overwrite and (complete := folder.completed(output, asked, files)) is not None:
-            return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)  # made meanwhile
-        left = None if overwrite else folder.left_behind(job)
+            folder.tidy(output)
+            return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
+        left = folder.left_behind(job, overwrite=overwrite)
         warning = check_space(job, written=left.bytes if left else 0)
         if left is None:
             folder.make_room(output, overwrite=overwrite)
-        made, done = _run(job, limits, left, report)
+        log = Journal(output, left, overwrites=overwrite)
+        made, done = _run(job, limits, log, left, report)
         run = _run_report(job, done, time.perf_counter() - started)
         folder.conclude(output, made, run)
     return Result(
@@ -121,9 +124,10 @@ def prepare(
     )
 
 
-def _run(job: Job, limits: Limits, left: Left | None, report: Callable[[Progress], None]) -> tuple[Manifest, Done]:
+def _run(
+    job: Job, limits: Limits, log: Journal, left: Left | None, report: Callable[[Progress], None]
+) -> tuple[Manifest, Done]:
     """Do what is left of the job. What is written when it fails stays, for the same command to go on with."""
-    log = Journal(job.output, left)
     files: OutputFiles | None = None
     line: _Line | None = None
     try:
