@@ -3,9 +3,9 @@
 A run is a dict: args, the arguments of `shardmill`; cwd; and what is to happen to it:
 
     kill     [step, n]   SIGKILL when the commit protocol reaches this step for the n-th time
-    signals  [step, n, [number, …]]   these signals instead, one after the other
+    signals  [step, n, [number, …], stall]   these signals, 0.3 s apart; whoever took the step hangs for stall seconds
     after    seconds     SIGKILL to the whole process group after so long
-    fault    {call, nth, errno | short | slow, under}   the n-th such call of the os module on a file under this folder
+    fault    {call, nth, errno | short, under}   the n-th such call of the os module on a file under this folder
     block    [n, error]  the n-th Block that a worker mills meets this error: MemoryError, ValueError …
     edit     [step, n, path, mode]   the input is changed there: truncate, grow, edit, touch
     limits   Limits that the command has no option for
@@ -115,8 +115,8 @@ def _arrange(wanted, steps):
         step, number = wanted["kill"]
         events[step, number] = lambda: os.kill(os.getpid(), signal.SIGKILL)
     if "signals" in wanted:
-        step, number, numbers = wanted["signals"]
-        events[step, number] = lambda: [(os.kill(os.getpid(), n), time.sleep(0.3)) for n in numbers]
+        step, number, numbers, stall = wanted["signals"]
+        events[step, number] = lambda: (threading.Thread(target=_send, args=(numbers,)).start(), time.sleep(stall))
     if "edit" in wanted:
         step, number, path, mode = wanted["edit"]
         events[step, number] = lambda: edit(Path(path), mode)
@@ -133,6 +133,12 @@ def _arrange(wanted, steps):
         _inject(**wanted["fault"])
     if "block" in wanted:
         _fail_block(*wanted["block"])
+
+
+def _send(numbers):
+    for number in numbers:
+        os.kill(os.getpid(), number)
+        time.sleep(0.3)
 
 
 def edit(path, mode):
@@ -152,7 +158,7 @@ def edit(path, mode):
             os.utime(path)
 
 
-def _inject(call, nth, under, errno=None, short=False, slow=None):
+def _inject(call, nth, under, errno=None, short=False):
     """Make a function of the os module fail, for a file below this folder. The shim faults.c does it for all of libc."""
     real, seen, lock = getattr(os, call), 0, threading.Lock()
 
@@ -163,11 +169,9 @@ def _inject(call, nth, under, errno=None, short=False, slow=None):
             return real(target, *args, **kwargs)
         with lock:
             seen += 1
-            due = seen >= nth if short or slow else seen == nth
+            due = seen >= nth if short else seen == nth
         if due and errno is not None:
             raise OSError(errno, os.strerror(errno))
-        if due and slow:
-            time.sleep(slow)
         if due and short:
             args = (args[0][: max(1, len(args[0]) // 2)],) if call == "write" else (max(1, args[0] // 2), *args[1:])
         return real(target, *args, **kwargs)
