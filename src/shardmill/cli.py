@@ -282,17 +282,23 @@ def main() -> NoReturn:
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    _let_the_next_signal_leave()
     raise TemporaryError("terminated; run the same command again to go on from here")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     """The first Ctrl-C lets the job make its work durable; the second leaves at once, with what is durable already."""
-    signal.signal(signal.SIGINT, _leave)
+    _let_the_next_signal_leave()
     raise KeyboardInterrupt
 
 
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    os._exit(130)
+def _let_the_next_signal_leave() -> None:
+    signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    os._exit(130 if number == signal.SIGINT else TemporaryError.exit_code)
 
 
 def _fail(message: str, code: int) -> NoReturn:

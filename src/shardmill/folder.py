@@ -6,6 +6,7 @@ from typing import Any
 from shardmill import journal, manifest, rejects, storage
 from shardmill.errors import OutputError, UsageError
 from shardmill.formats import raw
+from shardmill.formats.files import OutputFiles
 from shardmill.job import Job, versions
 from shardmill.journal import Left
 from shardmill.manifest import Counts, Manifest
@@ -33,8 +34,6 @@ def completed(output: Path, asked: dict[str, Any], files: tuple[InputFile, ...])
             changed = manifest.modified(output, files)
         if changed:
             raise _another_job(output, "holds the result of another job", changed)
-        if (output / journal.NAME).exists():  # killed between its last two steps
-            storage.remove(output / journal.NAME)
         return old
     for path in (output / name for name in _OUTPUTS):
         if path.exists() and not (output / journal.NAME).exists():
@@ -44,8 +43,33 @@ def completed(output: Path, asked: dict[str, Any], files: tuple[InputFile, ...])
     return None
 
 
-def left_behind(job: Job) -> Left | None:
-    """What an earlier run of this very job left; an error if it was another job."""
+def unfinished(output: Path) -> bool:
+    return (output / journal.NAME).exists()
+
+
+def tidy(output: Path) -> None:
+    """The job is complete: a kill between its last two steps leaves the journal."""
+    storage.remove(output / journal.NAME)
+
+
+def left_behind(job: Job, *, overwrite: bool) -> Left | None:
+    """What an earlier run of this very job left; an error if it was another job.
+
+    With overwrite: what an earlier run with overwrite left, else None, whatever there is. The same command goes on.
+    """
+    if not overwrite:
+        return _left_by(job)
+    try:
+        left = _left_by(job)
+        if left is not None and left.overwrites:
+            OutputFiles(job.output, left.checkpoint.files if left.checkpoint else {}, drop_behind=False).close()
+            return left
+    except OutputError:
+        pass
+    return None
+
+
+def _left_by(job: Job) -> Left | None:
     left = journal.read(job.output)
     if left is None:
         return None

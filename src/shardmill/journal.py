@@ -3,6 +3,7 @@
 OUT/shardmill.journal is a list of lines, each a checksum and a JSON object. The first says what the job is,
 each other one how far it is. A line is written only after the data that it speaks of is on disk, and a
 reader trusts only lines whose checksum is right: what a crash tore off at the end is as if never written.
+The checksum covers all lines before it, so that none can be missing, doubled or in another place.
 """
 
 import json
@@ -47,10 +48,14 @@ class Left:
 
     job: dict[str, Any]
     """What decides the bytes, and what shows that an input changed; as begin() was given it."""
+    overwrites: bool = False
+    """Begun with overwrite: the same command, with overwrite, goes on and does not begin again."""
     split: dict[str, Any] | None = None
     """How far the first pass for the split is, or its outcome."""
     checkpoint: Checkpoint | None = None
     valid_bytes: int = 0
+    chain: bytes = b""
+    """The checksum of the last line."""
 
     @property
     def bytes(self) -> int:
@@ -61,13 +66,15 @@ class Left:
 class Journal:
     """Appends lines; each append is on disk when it returns."""
 
-    def __init__(self, folder: Path, left: Left | None = None) -> None:
+    def __init__(self, folder: Path, left: Left | None = None, *, overwrites: bool = False) -> None:
         self.path = folder / NAME
         self._file = storage.DurableLog(self.path, at=left.valid_bytes if left else None)
         self._files = dict(left.checkpoint.files) if left and left.checkpoint else {}
+        self._chain = left.chain if left else b""
+        self._overwrites = overwrites
 
     def begin(self, job: dict[str, Any]) -> None:
-        self._append({"format": FORMAT, "job": job})
+        self._append({"format": FORMAT, "job": job, "overwrites": self._overwrites})
         storage.sync_folder(self.path.parent)
         storage.reached("journal-begun")
 
@@ -106,7 +113,8 @@ class Journal:
 
     def _append(self, content: dict[str, Any]) -> None:
         body = json.dumps(content, sort_keys=True).encode()
-        self._file.append(b"%s %s\n" % (_checksum(body), body))
+        self._chain = _checksum(self._chain, body)
+        self._file.append(b"%s %s\n" % (self._chain, body))
 
 
 def read(folder: Path) -> Left | None:
@@ -117,7 +125,7 @@ def read(folder: Path) -> Left | None:
     except FileNotFoundError:
         return None
     try:
-        lines, valid = _valid_lines(data)
+        lines, valid, chain = _valid_lines(data)
         if not lines:
             if b"\n" in data:
                 raise ValueError("its first line is not what was written")
@@ -126,7 +134,7 @@ def read(folder: Path) -> Left | None:
             raise OutputError(
                 f"{show(path)}: has format {lines[0]['format']!r}, and this version of shardmill knows format {FORMAT}; finish the job with the version that began it, or start again with --overwrite"
             )
-        left = Left(job=dict(lines[0]["job"]), valid_bytes=valid)
+        left = Left(job=dict(lines[0]["job"]), overwrites=bool(lines[0]["overwrites"]), valid_bytes=valid, chain=chain)
         for line in lines[1:]:
             if "job" in line:
                 left.job = dict(line["job"])
@@ -134,7 +142,7 @@ def read(folder: Path) -> Left | None:
                 left.split = dict(line["split"])
             else:
                 left.checkpoint = _checkpoint(line["checkpoint"], left.checkpoint)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as e:
         raise OutputError(
             f"{show(path)}: the journal of an unfinished job is damaged ({type(e).__name__}: {show(str(e))}), so it cannot go on safely. Start again with --overwrite, or choose another folder with -o"
         ) from e
@@ -169,11 +177,15 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Until the one under way is on disk. Raises what it met."""
+        self.settle()
+        if self._error is not None:
+            raise self._error
+
+    def settle(self) -> None:
+        """Until none is under way, whatever became of it."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._error is not None:
-            raise self._error
 
     def commit(self, reached: Checkpoint) -> None:
         """One more, now."""
@@ -189,22 +201,20 @@ class Checkpoints:
             self._error = e
 
 
-def _valid_lines(data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The lines whose checksum is right, up to the first that is not, and how many bytes they take."""
+def _valid_lines(data: bytes) -> tuple[list[dict[str, Any]], int, bytes]:
+    """The lines whose checksum is right, up to the first that is not; how many bytes they take; the last checksum."""
     lines: list[dict[str, Any]] = []
-    valid = at = 0
-    torn = False
-    for raw in data.split(b"\n")[:-1]:
-        at += len(raw) + 1
+    valid, chain = 0, b""
+    whole = data.split(b"\n")[:-1]
+    for raw in whole:
         checksum, _, body = raw.partition(b" ")
-        if checksum != _checksum(body):
-            torn = True
-        elif torn:
-            raise ValueError(f"a line before byte {at - len(raw):,} is not what was written")
-        else:
-            lines.append(json.loads(body))
-            valid = at
-    return lines, valid
+        if checksum != _checksum(chain, body):
+            if len(lines) < len(whole) - 1:  # a crash tears only the last one
+                raise ValueError(f"the line at byte {valid:,} is not what was written")
+            break
+        lines.append(json.loads(body))
+        valid, chain = valid + len(raw) + 1, checksum
+    return lines, valid, chain
 
 
 def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
@@ -223,5 +233,5 @@ def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
     )
 
 
-def _checksum(body: bytes) -> bytes:
-    return xxhash.xxh3_64_hexdigest(body).encode()
+def _checksum(before: bytes, body: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(before + body).encode()

@@ -46,14 +46,14 @@ def mill_blocks(
         threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.workers)
     ]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         line.wait(idle)
     finally:
         line.stop()
         until = time.monotonic() + _LEAVE_SECONDS
-        for thread in threads:
+        for thread in filter(threading.Thread.is_alive, threads):
             thread.join(max(0.0, until - time.monotonic()))
         line.wait_for_writer()
 
@@ -69,7 +69,7 @@ def _work(job: Job, splitter: Splitter, line: "_Line") -> None:
                 result: Milled | ShardmillError = mill_block(job, splitter, encoder, inspect(job, block))
             except ShardmillError as e:
                 result = e
-            line.hand_in(block.index, result)
+            line.hand_in(block.index, result)  # what this raises stops the line, whichever Block it is about
     except BaseException as e:  # the thread's boundary: the job stops, and the caller hears of it
         line.stop(e)
     finally:

@@ -36,7 +36,7 @@ def locked(folder: Path) -> Iterator[None]:
 def _take(path: Path, folder: Path) -> int:
     while True:
         with storage.writing(folder):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            fd = storage.open_beside(path)
         if not _lock(fd):
             holder = os.read(fd, 100).decode("ascii", "replace").strip()
             os.close(fd)

@@ -115,9 +115,9 @@ def read(folder: Path) -> Manifest | None:
         )
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+    except (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError) as e:
         raise OutputError(
-            f"{show(path)}: is not a manifest that shardmill wrote ({type(e).__name__}: {e}); choose another folder with -o"
+            f"{show(path)}: is not a manifest that shardmill wrote ({type(e).__name__}: {show(str(e))}); choose another folder with -o"
         ) from e
 
 
@@ -146,11 +146,11 @@ def differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> li
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
-            lines += differences(before, after, f"{place}{name}.")
+            lines += differences(before, after, f"{place}{show(name)}.")
         elif isinstance(before, list) and isinstance(after, list):
-            lines += _list_differences(before, after, f"{place}{name}")
+            lines += _list_differences(before, after, f"{place}{show(name)}")
         elif before != after:
-            lines.append(f"{place}{name}: was {_brief(before)}, is now {_brief(after)}")
+            lines.append(f"{place}{show(name)}: was {_brief(before)}, is now {_brief(after)}")
     return lines
 
 

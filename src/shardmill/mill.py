@@ -14,7 +14,7 @@ from typing import Any, Literal
 from shardmill import folder, machine, rejects, storage
 from shardmill.block import Milled
 from shardmill.documents.text import BEGINNING, Position
-from shardmill.errors import MismatchError, ShardmillError
+from shardmill.errors import MismatchError, ShardmillError, TemporaryError
 from shardmill.estimates import check_space, separator_hint
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.raw import RawWriter
@@ -89,17 +89,23 @@ def prepare(
     files, tokenizer = find(spec)
     output = Path(spec.output)
     folder.refuse_to_replace_inputs(output, files)
-    if not overwrite and (complete := folder.completed(output, describe(spec, files, tokenizer), files)) is not None:
+    asked = describe(spec, files, tokenizer)
+    complete = None if overwrite else folder.completed(output, asked, files)
+    if complete is not None and not folder.unfinished(output):
         return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
     report(_progress("loading", sum(file.size for file in files), Done()))
     job = make_job(spec, files, tokenizer, limits)
     with locked(output):
-        left = None if overwrite else folder.left_behind(job)
+        if not overwrite and (complete := folder.completed(output, asked, files)) is not None:
+            folder.tidy(output)
+            return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
+        left = folder.left_behind(job, overwrite=overwrite)
         warning = check_space(job, written=left.bytes if left else 0)
         if left is None:
             folder.make_room(output, overwrite=overwrite)
-        made, done = _run(job, limits, left, report)
+        log = Journal(output, left, overwrites=overwrite)
+        made, done = _run(job, limits, log, left, report)
         run = _run_report(job, done, time.perf_counter() - started)
         folder.conclude(output, made, run)
     return Result(
@@ -107,9 +113,10 @@ def prepare(
     )
 
 
-def _run(job: Job, limits: Limits, left: Left | None, report: Callable[[Progress], None]) -> tuple[Manifest, Done]:
+def _run(
+    job: Job, limits: Limits, log: Journal, left: Left | None, report: Callable[[Progress], None]
+) -> tuple[Manifest, Done]:
     """Do what is left of the job. What is written when it fails stays, for the same command to go on with."""
-    log = Journal(job.output, left)
     files: OutputFiles | None = None
     output: _Output | None = None
     try:
@@ -127,7 +134,8 @@ def _run(job: Job, limits: Limits, left: Left | None, report: Callable[[Progress
         files.seal()
         files.publish()
     except BaseException as e:
-        worth_keeping = output.done.tokens > 0 if output is not None else not isinstance(e, ShardmillError)
+        tokens = output.done.tokens if output else left.checkpoint.tokens if left and left.checkpoint else 0
+        worth_keeping = tokens > 0 or isinstance(e, TemporaryError) or not isinstance(e, ShardmillError)
         if files is not None and (isinstance(e, MismatchError) or not worth_keeping):
             files.abandon()
             log.remove()
@@ -176,6 +184,7 @@ class _Output:
 
     def commit(self) -> None:
         """Make all that was written durable; not when a Block was left half-written, by an error that is on its way."""
+        self._checkpoints.settle()
         if not self._torn and self.done.index:
             self._checkpoints.commit(self._now())
 

@@ -95,9 +95,18 @@ def _parts_of(start: Position, file: InputFile, base: int, rules: TextRules, *, 
     if file.size == 0:
         return
     with InputReader(file.path, drop_behind=drop_behind) as reader:
-        if reader.size != file.size:
-            raise InputError(
-                f"{show(file.path)}: had {file.size:,} bytes when the job began and has {reader.size:,} now; let whatever writes it finish, then run again"
-            )
+        _refuse_changed(file, reader)
         yield from text.read_parts(start, reader, base, rules)
-        reader.check_unchanged(file.modified_ns)
+        _refuse_changed(file, reader)  # while it was read: what was read may be of two versions
+
+
+def _refuse_changed(file: InputFile, reader: InputReader) -> None:
+    size, modified_ns = reader.now()
+    if size != file.size:
+        raise InputError(
+            f"{show(file.path)}: had {file.size:,} bytes when the job began and has {size:,} now; let whatever writes it finish, then start again with --overwrite"
+        )
+    if modified_ns != file.modified_ns:
+        raise InputError(
+            f"{show(file.path)}: was modified since the job began; let whatever writes it finish, then start again with --overwrite"
+        )

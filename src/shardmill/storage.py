@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ PARTIAL = ".partial"
 _SAMPLE_BYTES = 4 << 10
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # a link in the output folder must not lead the writer elsewhere
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # nor a pipe there make it wait
 
 # The steps of the commit protocol, as a job reaches them; ARCHITECTURE.md says why in this order.
 STEPS = (
@@ -82,14 +84,10 @@ class InputReader:
             missing -= len(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def check_unchanged(self, modified_ns: int) -> None:
-        """See that the file is still the one that the job began with."""
-        now = os.fstat(self._fd)
-        if (now.st_size, now.st_mtime_ns) != (self.size, modified_ns):
-            raise InputError(
-                f"{show(self.path)}: was changed while the job ran, so the result would mix two states of it. "
-                "Let whatever writes it finish, then run again with --overwrite, or choose another folder with -o"
-            )
+    def now(self) -> tuple[int, int]:
+        """Its size and when it was last modified, in nanoseconds."""
+        found = os.fstat(self._fd)
+        return found.st_size, found.st_mtime_ns
 
     def done_until(self, offset: int) -> None:
         """Nothing before offset is needed again: let the kernel drop it from the page cache."""
@@ -123,7 +121,11 @@ class GrowingFile:
         self._drop_behind = drop_behind
         self._synced = self.bytes
         with writing(path):
-            if at is not None and not self._partial.exists():
+            if at is not None and not os.path.lexists(self._partial):
+                if not os.path.lexists(path):
+                    raise OutputError(
+                        f"{show(path)}: is gone, with the {at:,} bytes that an earlier run wrote. Start again with --overwrite, or choose another folder with -o"
+                    )
                 self.published = True  # an earlier run was stopped between two renames
                 self._fd = os.open(path, os.O_RDONLY | _FLAGS | _NO_LINK)
             else:
@@ -219,10 +221,22 @@ class DurableLog:
             self._fd = -1
 
 
+def open_beside(path: Path) -> int:
+    """A small file of ours to read and write, made if it is not there; never one elsewhere that a link leads to."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS | _NO_LINK, 0o666)
+
+
 def read_small(path: Path, largest: int) -> bytes:
     """A file of ours, whole; it may come from a stranger, so it is not followed elsewhere and not read without end."""
-    with open(os.open(path, os.O_RDONLY | _FLAGS | _NO_LINK), "rb") as file:
-        data = file.read(largest + 1)
+    try:
+        with open(os.open(path, os.O_RDONLY | _FLAGS | _NO_LINK | _NO_WAIT), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OutputError(f"{show(path)}: is not a plain file; choose another folder with -o")
+            data = file.read(largest + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as e:
+        raise _output_error(path, e, "read") from e
     if len(data) > largest:
         raise OutputError(
             f"{show(path)}: is too large to be a file that shardmill wrote; choose another folder with -o"
@@ -270,9 +284,9 @@ def remove_if_empty(folder: Path) -> None:
 
 def check_writable(folder: Path) -> None:
     """Find out now, not after hours, that the folder does not take files."""
-    probe = folder / f".shardmill-{os.getpid()}{PARTIAL}"
+    probe = folder / f".shardmill{PARTIAL}"  # a kill may leave it; the next run takes it away
     with writing(folder):
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | _FLAGS | _NO_LINK, 0o666))
         os.unlink(probe)
 
 
@@ -296,7 +310,7 @@ def show(path: str | Path) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in os.fsdecode(path))
 
 
-def input_error(path: str, e: OSError) -> InputError:
+def input_error(path: str, e: OSError) -> ShardmillError:
     match e.errno:
         case errno.ENOENT:
             return InputError(
@@ -309,7 +323,7 @@ def input_error(path: str, e: OSError) -> InputError:
         case errno.EISDIR:
             return InputError(f"{show(path)}: is a folder")
         case _:
-            return InputError(
+            return TemporaryError(
                 f"{show(path)}: cannot be read: {e.strerror}; check the disk, then run the same command again"
             )
 
@@ -323,7 +337,7 @@ def writing(path: Path) -> Iterator[None]:
         raise _output_error(path, e) from e
 
 
-def _output_error(path: Path, e: OSError) -> ShardmillError:
+def _output_error(path: Path, e: OSError, done: str = "written") -> ShardmillError:
     where = show(path)
     match e.errno:
         case errno.ENOSPC | errno.EDQUOT:
@@ -336,13 +350,15 @@ def _output_error(path: Path, e: OSError) -> ShardmillError:
             return OutputError(
                 f"{where}: you may not write here; choose another folder with -o, or change its permissions"
             )
+        case errno.ELOOP:
+            return OutputError(f"{where}: is a link, and shardmill follows none here; choose another folder with -o")
         case errno.EISDIR:
             return OutputError(
                 f"{where}: is a folder, and a file must be written there; choose another output folder with -o"
             )
         case _:
             return TemporaryError(
-                f"{where}: cannot be written: {e.strerror}; check the disk, then run the same command again"
+                f"{where}: cannot be {done}: {e.strerror}; check the disk, then run the same command again"
             )
 
 

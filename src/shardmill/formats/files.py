@@ -49,7 +49,8 @@ class OutputFiles:
 
     def sync(self) -> None:
         """All that states() said before is on disk after, the names in the folder too. May run beside append."""
-        unlisted, self._unlisted = self._unlisted, False
+        if unlisted := self._unlisted:  # not one assignment: a file that append creates meanwhile would be forgotten
+            self._unlisted = False
         for file in list(self._files.values()):
             file.growing.sync()
         if unlisted:

@@ -1,0 +1,65 @@
+"""Jobs to be killed: their inputs, their options, and what must come out of them."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import samples
+
+DRIVER = Path(__file__).with_name("driver.py")
+RESULT = ("train.bin", "val.bin", "manifest.json")
+BOM = b"\xef\xbb\xbf"
+# Every Block waits for the checkpoint of the one before, so that the same steps come in the same order each time.
+ORDERLY = {"checkpoint_seconds": 0.0, "checkpoint_bytes": 1, "block_bytes": 3000}
+_HUNG_SECONDS = 100
+
+# Name → options. The rejects of --on-error skip belong to the result of a job that has any.
+JOBS = {
+    "documents": ["many", "--separator", "\\n\\n", "--val-fraction", "0.1"],
+    "files": ["many", "--val-fraction", "0.3", "--eot", "before"],
+    "long": ["long.txt", "--val-fraction", "0.1"],
+    "running": ["book.txt", "--val-fraction", "0.1"],
+    "replaced": ["bad.txt", "--separator", "\\n", "--val-fraction", "0.1", "--on-error", "replace"],
+    "skipped": ["bad.txt", "--separator", "\\n", "--val-fraction", "0.1", "--on-error", "skip"],
+}
+
+
+def write_inputs(folder):
+    """Small texts in many scripts: with empty files and byte order marks among them, a long one, and a damaged one."""
+    text = samples.ALL.encode()
+    (folder / "many").mkdir()
+    contents = [b"", BOM + text * 2, BOM, text * 3, b"", b"\n\n\n", text[:700], BOM + text, text * 3, b""]
+    for number, content in enumerate(contents):
+        (folder / f"many/part-{number}.txt").write_bytes(content)
+    (folder / "book.txt").write_bytes(text * 25)
+    (folder / "long.txt").write_bytes(text * 150)
+    (folder / "bad.txt").write_bytes(b"\n".join([text, b"a bad \xff byte", text, b"\xfe", text * 9, b"\xc3", text]))
+    return folder
+
+
+def command(job, *options, output="out", engine="reference"):
+    return ["prepare", *JOBS[job], "-o", output, "--engine", engine, "--workers", "2", "-q", *options]
+
+
+def drive(folder, runs):
+    """Let the driver do these runs, one after the other; see its docstring for what they may be."""
+    plan = folder / "runs.json"
+    plan.write_text(json.dumps([{"cwd": str(folder), "limits": ORDERLY, **run} for run in runs]))
+    done = subprocess.run(
+        [sys.executable, DRIVER, plan], capture_output=True, text=True, timeout=_HUNG_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def result(folder, output="out"):
+    """The bytes that must not differ, and the names of all files. A lock that a killed process left holds nobody up."""
+    files = {path.name: path.read_bytes() for path in (folder / output).iterdir() if path.name != ".shardmill.lock"}
+    return {name: None if name == "run.json" else data for name, data in files.items()}
+
+
+def occurrences(steps):
+    """Step → its first, middle and last time among these."""
+    return {step: sorted({1, (count + 1) // 2, count}) for step, count in Counter(steps).items()}
