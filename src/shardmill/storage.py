@@ -203,7 +203,7 @@ class DurableLog:
     def __init__(self, path: Path, *, at: int | None) -> None:
         self.path = path
         with writing(path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | _FLAGS | _NO_LINK, 0o666)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | _FLAGS | _NO_LINK | _NO_WAIT, 0o666)
             os.ftruncate(self._fd, at or 0)
             os.lseek(self._fd, 0, os.SEEK_END)
 
@@ -284,10 +284,11 @@ def remove_if_empty(folder: Path) -> None:
 
 def check_writable(folder: Path) -> None:
     """Find out now, not after hours, that the folder does not take files."""
-    probe = folder / f".shardmill{PARTIAL}"  # a kill may leave it; the next run takes it away
+    probe = folder / f".shardmill{PARTIAL}"
     with writing(folder):
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | _FLAGS | _NO_LINK, 0o666))
-        os.unlink(probe)
+        probe.unlink(missing_ok=True)  # a kill may have left it
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        probe.unlink()
 
 
 def free_bytes(folder: Path) -> int:

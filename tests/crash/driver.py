@@ -11,7 +11,8 @@ A run is a dict: args, the arguments of `shardmill`; cwd; and what is to happen 
     limits   Limits that the command has no option for
 
 Each run is forked from a process that has everything imported and no threads of its own, so it costs little.
-Prints a list of outcomes as JSON: code (negative: killed by that signal), stderr, steps (in order), seconds.
+Prints a list of outcomes as JSON: code (negative: killed by that signal), stderr, steps (in order), times (of the
+steps, since the start), seconds.
 """
 
 import functools
@@ -50,7 +51,8 @@ def run(wanted):
     return {
         "code": os.waitstatus_to_exitcode(status),
         "stderr": (log / "stderr").read_text(errors="replace"),
-        "steps": (log / "steps").read_text().split(),
+        "steps": [line.split()[0] for line in (log / "steps").read_text().splitlines()],
+        "times": [float(line.split()[1]) - started for line in (log / "steps").read_text().splitlines()],
         "seconds": time.monotonic() - started,
     }
 
@@ -125,7 +127,7 @@ def _arrange(wanted, steps):
         with lock:
             counts[step] += 1
             number = counts[step]
-        write(steps, step.encode() + b"\n")
+        write(steps, b"%s %.4f\n" % (step.encode(), time.monotonic()))
         events.get((step, number), lambda: None)()
 
     storage.watch = watch

@@ -1,16 +1,16 @@
 """What must not be mixed is refused: another job in the folder, changed inputs, a second process, links that lead elsewhere."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from jobs import ORDERLY, command, drive, result
+from jobs import command, drive, result
 
 from shardmill import Limits, Spec, prepare, storage
 from shardmill.errors import OutputError, ShardmillError
@@ -40,39 +40,51 @@ def other_file(folder):
     (folder / "many/part-99.txt").write_text("one more")
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        (["--tokenizer", "cl100k_base"], "choices.tokenizer: was 'gpt2', is now 'cl100k_base'"),
+def refused(end, *parts):
+    assert end["code"] == 1 and "Traceback" not in end["stderr"]
+    for part in (*parts, "--overwrite"):
+        assert part in end["stderr"]
+
+
+def test_a_changed_choice_is_refused_field_by_field_and_the_old_job_goes_on(inputs, whole):
+    changes = [
+        (["--tokenizer", "cl100k_base"], "choices.tokenizer: was 'r50k_base', is now 'cl100k_base'"),
         (["--separator", "\\n"], "choices.separator: was '\\\\n\\\\n', is now '\\\\n'"),
         (["--val-fraction", "0.2"], "choices.val_fraction: was 0.1, is now 0.2"),
         (["--seed", "3"], "choices.seed: was 0, is now 3"),
         (["--eot", "before"], "choices.eot: was 'auto', is now 'before'"),
         (["--dtype", "uint32"], "choices.dtype: was 'auto', is now 'uint32'"),
-        (other_size, "inputs[3].bytes: was"),
-        (other_time, "modified[3]: was"),
-        (other_content, "inputs[3].sample: was"),
-        (other_file, "inputs: were 10, are now 11"),
-    ],
-)
-def test_a_changed_job_is_refused_field_by_field_and_the_old_one_goes_on(inputs, whole, tmp_path, change, field):
-    shutil.copytree(inputs / "many", tmp_path / "many")
-    args = command("documents")
-    (killed,) = drive(tmp_path, [{"args": args, "kill": ["checkpoint-synced", 3]}])
-    assert killed["code"] == -9
-    before = result(tmp_path)
-    options = []
-    if callable(change):
-        change(tmp_path)
-    else:
-        options = change
-    (refused,) = drive(tmp_path, [{"args": [*args, *options]}])
-    assert refused["code"] == 1 and "holds an unfinished job that is not this one" in refused["stderr"]
-    assert field in refused["stderr"] and "--overwrite" in refused["stderr"] and "Traceback" not in refused["stderr"]
-    assert result(tmp_path) == before, "the refused command touched nothing"
-    if not callable(change):
-        (done,) = drive(tmp_path, [{"args": args}])
-        assert done["code"] == 0 and result(tmp_path)["train.bin"] == whole["documents"][0]["train.bin"]
+    ]
+    args = command("documents", output="changed")
+    asked = [{"args": [*args, *options]} for options, _ in changes]
+    killed, *ends, done = drive(inputs, [{"args": args, "kill": ["checkpoint-synced", 3]}, *asked, {"args": args}])
+    assert killed["code"] == -9 and done["code"] == 0
+    for (_, field), end in zip(changes, ends, strict=True):
+        refused(end, "holds an unfinished job that is not this one", field)
+    assert result(inputs, "changed") == whole["documents"][0]
+    assert "journal-begun" not in done["steps"], "the refused ones touched nothing"
+    shutil.rmtree(inputs / "changed")
+
+
+def test_a_changed_input_is_refused_field_by_field(inputs, place):
+    changes = {
+        other_size: "inputs[3].bytes: was",
+        other_time: "modified[3]: was",
+        other_content: "inputs[3].sample: was",
+        other_file: "inputs: were 10, are now 11",
+    }
+    folders = [place / change.__name__ for change in changes]
+    for folder in folders:
+        shutil.copytree(inputs / "many", folder / "many")
+    runs = [{"args": command("documents"), "cwd": str(folder)} for folder in folders]
+    killed = drive(place, [{**run, "kill": ["checkpoint-synced", 3]} for run in runs])
+    assert [end["code"] for end in killed] == [-9] * len(folders)
+    before = [result(folder) for folder in folders]
+    for change, folder in zip(changes, folders, strict=True):
+        change(folder)
+    for field, end in zip(changes.values(), drive(place, runs), strict=True):
+        refused(end, "holds an unfinished job that is not this one", field)
+    assert [result(folder) for folder in folders] == before
 
 
 def test_the_error_policy_may_change_until_it_has_mattered(inputs):
@@ -83,13 +95,18 @@ def test_the_error_policy_may_change_until_it_has_mattered(inputs):
         shutil.rmtree(inputs / output)
         return done
 
-    early = {**ORDERLY, "block_bytes": 1000}
-    assert early["block_bytes"] == 1000
     stopped, went_on = end("policy", "stop", "replace", kill=["nowhere", 1])
     assert stopped["code"] == 1 and "not UTF-8" in stopped["stderr"] and went_on["code"] == 0, went_on["stderr"]
     killed, refused = end("policy", "replace", "stop", kill=["files-sealed", 1])
     assert killed["code"] == -9 and refused["code"] == 1
     assert "choices.on_error: was 'replace', is now 'stop'" in refused["stderr"]
+
+
+@pytest.fixture
+def place(fast_folder):
+    """A folder of its own for one test."""
+    with tempfile.TemporaryDirectory(dir=fast_folder) as folder:
+        yield Path(folder)
 
 
 def wait_for(condition):
@@ -99,22 +116,22 @@ def wait_for(condition):
     assert condition()
 
 
-def test_a_second_process_is_refused_and_takes_over_when_the_first_is_killed(inputs, tmp_path):
+def test_a_second_process_is_refused_and_takes_over_when_the_first_is_killed(inputs, place):
     """The lock file stays behind; the lock does not."""
-    (tmp_path / "text.txt").write_bytes((inputs / "long.txt").read_bytes() * 12)
+    (place / "text.txt").write_bytes((inputs / "long.txt").read_bytes() * 12)
     args = [SHARDMILL, "prepare", "text.txt", "-o", "out", "--engine", "reference", "--workers", "1"]
-    first = subprocess.Popen(args, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    journal = tmp_path / "out/shardmill.journal"
+    first = subprocess.Popen(args, cwd=place, stderr=subprocess.DEVNULL)
+    journal = place / "out/shardmill.journal"
     wait_for(lambda: journal.exists() and b'"checkpoint"' in journal.read_bytes())
-    second = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    second = subprocess.run(args, cwd=place, capture_output=True, text=True, timeout=60)
     assert first.poll() is None
     assert second.returncode == 75 and f"process {first.pid} on" in second.stderr and "Traceback" not in second.stderr
     first.send_signal(signal.SIGKILL)
     first.wait()
-    assert (tmp_path / "out/.shardmill.lock").exists()
-    done = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (place / "out/.shardmill.lock").exists()
+    done = subprocess.run(args, cwd=place, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "went on after" in done.stderr
-    assert not (tmp_path / "out/.shardmill.lock").exists()
+    assert not (place / "out/.shardmill.lock").exists()
 
 
 def test_a_job_that_another_process_finished_meanwhile_is_not_done_over(tmp_path, monkeypatch):
@@ -180,33 +197,27 @@ def test_what_is_planted_in_the_output_folder_leads_nowhere(tmp_path, name, kind
     assert kind != "link" or elsewhere.read_text() == "precious"
 
 
-def test_a_partial_file_that_was_changed_or_removed_is_refused(inputs, tmp_path):
-    shutil.copytree(inputs / "many", tmp_path / "many")
-    args = command("documents")
-    for change, said in (
-        (lambda path: os.truncate(path, 10), "has 10 bytes where an earlier run left"),
-        (lambda path: path.write_bytes(b"\0" * path.stat().st_size), "are not what it wrote"),
-        (lambda path: path.unlink(), "is gone"),
-    ):
-        drive(tmp_path, [{"args": args, "kill": ["checkpoint-synced", 4]}])
-        change(tmp_path / "out/train.bin.partial")
-        (end,) = drive(tmp_path, [{"args": args}])
-        assert end["code"] == 1 and said in end["stderr"] and "--overwrite" in end["stderr"], end["stderr"]
-        again, done = drive(tmp_path, [{"args": [*args, "--overwrite"], "kill": ["data-synced", 3]}, {"args": args}])
-        assert again["code"] == -9 and done["code"] == 0, "and what it says to do helps"
-        shutil.rmtree(tmp_path / "out")
-
-
-def test_an_overwriting_job_whose_files_were_changed_begins_again(inputs, tmp_path):
-    shutil.copytree(inputs / "many", tmp_path / "many")
-    args = [*command("documents"), "--overwrite"]
-    drive(tmp_path, [{"args": args, "kill": ["checkpoint-synced", 4]}])
-    os.truncate(tmp_path / "out/train.bin.partial", 10)
-    (end,) = drive(tmp_path, [{"args": args}])
-    assert end["code"] == 0 and "old-result-removed" in end["steps"]
+def test_a_partial_file_that_was_changed_or_removed_is_refused(inputs, place):
+    changes = {
+        "has 10 bytes where an earlier run left": lambda path: os.truncate(path, 10),
+        "are not what it wrote": lambda path: path.write_bytes(b"\0" * path.stat().st_size),
+        "is gone": lambda path: path.unlink(),
+    }
+    os.symlink(inputs / "many", place / "many")
+    plain = [command("documents", output=str(number)) for number in range(3)]
+    both = [*plain, [*command("documents", output="over"), "--overwrite"]]
+    drive(place, [{"args": args, "kill": ["checkpoint-synced", 4]} for args in both])
+    for number, change in enumerate(changes.values()):
+        change(place / f"{number}/train.bin.partial")
+    os.truncate(place / "over/train.bin.partial", 10)
+    *ends, over = drive(place, [{"args": args} for args in both])
+    for said, end in zip(changes, ends, strict=True):
+        refused(end, said)
+    assert over["code"] == 0 and "old-result-removed" in over["steps"], "with --overwrite it begins again"
+    helped = drive(place, [{"args": [*args, "--overwrite"]} for args in plain])
+    assert [end["code"] for end in helped] == [0, 0, 0], "what the message says to do helps"
 
 
 def test_the_steps_are_those_that_the_code_reaches():
     source = "".join(path.read_text() for path in Path(storage.__file__).parent.rglob("*.py"))
     assert all(f'reached("{step}")' in source for step in storage.STEPS)
-    assert json.dumps(storage.STEPS)
