@@ -6,14 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill import plan
-from shardmill.documents import text, utf8
-from shardmill.documents.text import Part, Pieces, Position
+from shardmill.documents.pieces import Pieces, Position
 from shardmill.job import Job
 from shardmill.manifest import Counts
-from shardmill.plan import Block
+from shardmill.plan import Block, Checked
 from shardmill.rejects import Reject
 from shardmill.split import Splitter
-from shardmill.storage import show
 from shardmill.tokens.check import check_sample
 from shardmill.tokens.encoder import Encoder
 
@@ -22,11 +20,10 @@ Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inspected:
-    """A Block, which of its Parts are not UTF-8, and whether it holds a character that the fast engine gets wrong."""
+    """A Block whose Parts have been checked."""
 
     block: Block
-    invalid: frozenset[int]
-    suspicious: bool
+    checked: tuple[Checked, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,47 +40,41 @@ class Milled:
 
 
 def inspect(job: Job, block: Block) -> Inspected:
-    """Find what in a Block is not UTF-8, or needs the reference. In reading order, so the first bad byte is the one named."""
-    invalid = [number for number, part in enumerate(block.parts) if not utf8.is_valid(part.data)]
-    if invalid and job.spec.on_error == "stop":
-        part = block.parts[invalid[0]]
-        raise utf8.refusal(job.files[part.file].path, part.offset, part.data)
-    guard = job.engines.guard
-    suspicious = guard is not None and any(guard.find(part.data) for part in block.parts)
-    return Inspected(block=block, invalid=frozenset(invalid), suspicious=suspicious)
+    """Find what in a Block is bad. In reading order, so that the first bad record is the one named."""
+    return Inspected(block=block, checked=tuple(part.checked(job.rules) for part in block.parts))
 
 
 def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspected) -> Milled:
     """One Block of text → its tokens: encode it, compare a sample, put in the end-of-text tokens, part train from val."""
     block = inspected.block
     found = [
-        text.pieces_of(
-            part, job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), splitter.is_val
+        checked.pieces(
+            job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), splitter.is_val
         )
-        for part in block.parts
+        for part, checked in zip(block.parts, inspected.checked, strict=True)
     ]
-    replaced = sum(_repair(found[number]) for number in inspected.invalid)
     data = [piece for pieces in found for piece in pieces.data]
-    ids, sizes = encoder.encode(data, suspicious=inspected.suspicious)
-    checked = check_sample(
-        job.engines, block.index, data, ids, sizes, lambda number: _place(job, block.parts, found, number)
+    ids, sizes = encoder.encode(data, suspicious=_is_suspicious(job, data))
+    checked_bytes = check_sample(
+        job.engines, block.index, data, ids, sizes, lambda number: _place(inspected.checked, found, number)
     )
     return Milled(
         index=block.index,
         runs=_runs(job, found, ids, sizes),
-        counts=_count(block, found, replaced),
-        checked_bytes=checked,
+        counts=_count(block, found),
+        checked_bytes=checked_bytes,
         after=block.after,
+        rejects=tuple(reject for pieces in found for _, reject in pieces.rejects),
     )
 
 
-def _repair(pieces: Pieces) -> int:
-    """Put U+FFFD in place of what is not UTF-8; returns how many."""
-    total = 0
-    for i, data in enumerate(pieces.data):
-        pieces.data[i], count = utf8.replaced(data)
-        total += count
-    return total
+def _is_suspicious(job: Job, data: list[bytes]) -> bool:
+    """Whether there is a character that the fast engine gets wrong."""
+    guard = job.engines.guard
+    if guard is None:
+        return False
+    # One look at all of them: a NUL between them makes no character of two halves.
+    return bool(guard.find(data[0] if len(data) == 1 else b"\0".join(data)))
 
 
 def _runs(
@@ -123,30 +114,28 @@ def _with_eot(
     return tokens, ends
 
 
-def _count(block: Block, found: list[Pieces], replaced: int) -> Counts:
-    empty = block.empty_files + sum(pieces.empty_documents for pieces in found)
-    begun = [
-        side is True and not pieces.passages[0]
-        for pieces in found
-        for side, begins in zip(pieces.val, pieces.begins, strict=True)
-        if begins
-    ]
-    return Counts(
-        input_bytes=block.input_bytes,
-        documents=len(begun) + empty,
-        documents_empty=empty,
-        documents_val=sum(begun),
-        passages=sum(pieces.passages[0] for pieces in found),
-        passages_val=sum(pieces.passages[1] for pieces in found),
-        byte_order_marks=block.byte_order_marks,
-        replaced_characters=replaced,
-        forced_cuts=sum(part.forced for part in block.parts),
-    )
+def _count(block: Block, found: list[Pieces]) -> Counts:
+    counts = {"input_bytes": block.input_bytes}
+    for pieces in found:
+        for _, name, number in pieces.events:
+            counts[name] = counts.get(name, 0) + number
+        whole = not pieces.passages
+        begun = [side for side, begins in zip(pieces.val, pieces.begins, strict=True) if begins]
+        counts["documents"] = counts.get("documents", 0) + len(begun)
+        if whole:
+            counts["documents_val"] = counts.get("documents_val", 0) + sum(side is True for side in begun)
+        else:
+            val = sum(number for number, side in zip(pieces.passages, pieces.val, strict=True) if side)
+            counts["passages"] = counts.get("passages", 0) + sum(pieces.passages)
+            counts["passages_val"] = counts.get("passages_val", 0) + val
+    others = ("documents_empty", "documents_rejected", "documents_unsampled")
+    counts["documents"] = counts.get("documents", 0) + sum(counts.get(name, 0) for name in others)
+    return Counts(**counts)
 
 
-def _place(job: Job, parts: tuple[Part, ...], found: list[Pieces], number: int) -> str:
-    for part, pieces in zip(parts, found, strict=True):
+def _place(checked: tuple[Checked, ...], found: list[Pieces], number: int) -> str:
+    for part, pieces in zip(checked, found, strict=True):
         if number < len(pieces.data):
-            return f"{show(job.files[part.file].path)} byte {part.offset + pieces.offsets[number]:,}"
+            return part.place_of(number, pieces.offsets[number])
         number -= len(pieces.data)
     raise AssertionError("no such piece")

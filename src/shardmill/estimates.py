@@ -147,10 +147,7 @@ class _Counted:
 
 def _count_all(job: Job) -> _Counted:
     """Small inputs are simply encoded, and nothing is written."""
-    parts = [part for block in plan.blocks(job.files, job.rules) for part in block.parts]
-    rules = [plan.rules_for(job.files, job.files[part.file], job.rules) for part in parts]
-    pieces = [text.pieces_of(part, 0, rule, lambda _: False) for part, rule in zip(parts, rules, strict=True)]
-    return _count(job, [part.data for part in parts], [sum(found.begins) for found in pieces])
+    return _count_blocks(job, plan.blocks(job.files, job.rules))
 
 
 def _count_samples(job: Job) -> _Counted:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from shardmill import budget, machine, plan, split, storage
 from shardmill.budget import Budget, Footprint
 from shardmill.documents import text
-from shardmill.documents.text import Passages, TextRules
+from shardmill.documents.text import Part, Passages, TextRules
+from shardmill.errors import InputError
 from shardmill.formats import raw
 from shardmill.sources import InputFile, find_inputs
 from shardmill.spec import Limits, Spec
@@ -89,6 +90,12 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         border=split.border(spec.split, spec.val_fraction, total) if spec.val_fraction else None,
         max_run_bytes=spec.max_run_bytes,
         block_bytes=min(limits.block_bytes, spec.max_run_bytes),
+        on_error=spec.on_error,
+        wanted=split.sampler(spec.sample, spec.seed),
+        join=spec.limit_documents is None and spec.limit_tokens is None,
+        field=spec.field,
+        input_format=spec.input_format,
+        max_window=128 << 20,
     )
     return Job(
         spec=spec,
@@ -116,17 +123,30 @@ def choose_splitter(job: Job, report: Callable[[int], None]) -> Splitter:
         return Splitter(mode=job.spec.split, limit=rules.border)
     found = split.Lowest()
     if fraction:
+        if any(file.once for file in job.files):
+            return split.by_threshold(fraction)
         for block in plan.blocks(job.files, rules):
             for part in block.parts:
-                found.add(text.keys_of(part, job.bases[part.file], rules))
-                if part.starts and len(rules.known) < _KNOWN_PARTS:  # no need to find them again
-                    rules.known[part.file, part.offset] = Passages(
-                        starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced
+                found.add(_keys(job, part))
+                if isinstance(part, Part) and part.starts and len(rules.known) < _KNOWN_PARTS:
+                    rules.known[part.file, part.offset] = Passages(  # no need to find them again
+                        starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced, last=not part.open
                     )
             report(block.input_bytes)
             if found.count >= split.enough(fraction):
                 return split.by_threshold(fraction)
     return split.by_lowest(found, fraction)
+
+
+def _keys(job: Job, part: plan.Part) -> list[int]:
+    """The keys of what a Part will write. A bad record is told by the work itself, in its turn."""
+    base = job.bases[part.file]
+    if isinstance(part, Part) and job.spec.on_error != "skip":  # whether it is UTF-8 does not matter here
+        return text.keys_of(part, base, job.rules)
+    try:
+        return part.checked(job.rules).keys(base, job.rules)
+    except InputError:
+        return []
 
 
 def _fit_budget(spec: Spec, engines: Engines, limits: Limits, *, many: bool) -> Budget:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from shardmill import machine
 from shardmill.errors import InputError, OutputError, ShardmillError, TemporaryError
@@ -16,6 +17,31 @@ PARTIAL = ".partial"
 # Written data is pushed to the disk beside the work after this many bytes, so that the last fsync
 # finds little to do and the page cache never holds gigabytes of unwritten data.
 _SYNC_EVERY = 64 << 20
+
+
+class Reader(Protocol):
+    """An input, read by position and mostly forward.
+
+    What lies at or after the last done_until(), and 4 KiB before it, can be read again; the rest may be gone.
+    """
+
+    path: str
+
+    @property
+    def size(self) -> int | None:
+        """None: not known until the end is reached."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly the bytes [offset, offset + length), fewer only at the end."""
+
+    def done_until(self, offset: int) -> None:
+        """Nothing before offset is needed again."""
+
+    def __enter__(self) -> "Reader": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class InputReader:
@@ -64,6 +90,17 @@ class InputReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._fd)
+
+
+class Named(Protocol):
+    """What can be opened: an InputFile."""
+
+    @property
+    def path(self) -> str: ...
+
+
+def open_input(file: Named, *, drop_behind: bool = False) -> Reader:
+    return InputReader(file.path, drop_behind=drop_behind)
 
 
 class GrowingFile:
