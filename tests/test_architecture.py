@@ -26,6 +26,7 @@ ORDER = [
     "documents.jsonl",
     "documents.tables",
     "documents.columns",
+    "documents.pages",
     "documents.parquet",
     "documents.arrow",
     "sources",

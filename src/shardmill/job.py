@@ -43,6 +43,8 @@ class Job:
     eot_id: int | None
     eot_side: str
     budget: Budget
+    plain: bool
+    """All inputs are plain text files, as far as a look at some of them tells."""
     big: bool
     """Larger than the page cache should hold."""
 
@@ -76,10 +78,12 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     total = sum(file.size for file in files)
     dtype = raw.choose_dtype(tokenizer, spec.dtype)
     separator = text.escaped(spec.separator) if spec.separator is not None else None
-    side = spec.eot if spec.eot != "auto" else ("none" if len(files) == 1 and separator is None else raw.EOT_SIDE)
+    look = plan.look(files, spec.input_format, spec.field)
+    one_text = len(files) == 1 and separator is None and plan.is_text(files[0], spec.input_format)
+    side = spec.eot if spec.eot != "auto" else ("none" if one_text else raw.EOT_SIDE)
     eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
     engines = choose_engines(tokenizer, limits.engine, total, limits.cache_folder())
-    keep = _fit_budget(spec, engines, limits, many=separator is not None or len(files) > 1)
+    keep = _fit_budget(spec, engines, limits, look, many=not one_text)
     rules = TextRules(
         cuts=tokenizer.cuts,
         key=(lambda head, _: split.content_key(head, spec.seed))
@@ -95,7 +99,8 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         join=spec.limit_documents is None and spec.limit_tokens is None,
         field=spec.field,
         input_format=spec.input_format,
-        max_window=128 << 20,
+        max_window=look.window,
+        max_held=budget.held(look.held),
     )
     return Job(
         spec=spec,
@@ -109,6 +114,7 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         eot_id=eot_id,
         eot_side=side,
         budget=keep,
+        plain=look.plain,
         big=storage.worth_dropping(total),
     )
 
@@ -149,7 +155,7 @@ def _keys(job: Job, part: plan.Part) -> list[int]:
         return []
 
 
-def _fit_budget(spec: Spec, engines: Engines, limits: Limits, *, many: bool) -> Budget:
+def _fit_budget(spec: Spec, engines: Engines, limits: Limits, look: plan.Look, *, many: bool) -> Budget:
     """Measure what the libraries and one engine take here, and see what the budget allows beside them.
 
     For many documents the fast engine needs one library more.
@@ -165,6 +171,7 @@ def _fit_budget(spec: Spec, engines: Engines, limits: Limits, *, many: bool) -> 
         base=before,
         engine=engine,
         reference=budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes),
+        reading=0 if look.plain else budget.reading_reserve(look.window, look.held),
         worker=budget.worker_reserve(spec.max_run_bytes, replaces=spec.on_error == "replace"),
     )
     max_memory = limits.resolved_memory()

@@ -1,5 +1,6 @@
 """InputFiles → Blocks: the units of work, cut as the files are read, the same for the same files and rules."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from shardmill.spec import WHOLE_FILE_BYTES, InputFormat
 from shardmill.storage import Reader, open_input, show
 
 _MAX_PARTS = 4096
+_LOOKS = 32
 
 
 class Checked(Protocol):
@@ -102,11 +104,47 @@ def rules_for(files: Sequence[InputFile], file: InputFile, rules: TextRules) -> 
     return rules if running else dataclasses.replace(rules, passage_bytes=None)
 
 
-def format_of(file: InputFile, rules: TextRules) -> tuple[InputFormat, int]:
-    """The format of a file, and what decompressing it takes; the file is opened."""
-    with open_input(file) as reader:
-        window = detect.window(reader)
-        return detect.format_of(detect.uncompressed(reader, max_window=window), rules.input_format), window
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """What a look at some of the files tells before the work begins."""
+
+    plain: bool
+    """All are plain text."""
+    window: int
+    """What decompressing them takes."""
+    held: int
+    """What of them must be held at once: a page, a record batch."""
+
+
+def look(files: Sequence[InputFile], asked: InputFormat, field: str) -> Look:
+    """Open the files that are not plain text by name, a few of them, and the first of the others."""
+    odd = [file for file in files if detect.suffixes(file.path)[0] not in detect.TEXT or file.once]
+    plain, window, held = not odd and asked in ("auto", "text"), 0, 0
+    for file in [*files[:1], *odd[:: max(1, len(odd) // _LOOKS)]]:
+        if file.once:
+            continue
+        with contextlib.suppress(InputError), open_input(file) as reader:
+            own = detect.window(reader)
+            found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
+            window = max(window, own)
+            plain &= found == "text" and not own
+            if found == "parquet":
+                held = max(held, parquet.largest_page(reader, field))
+            elif found == "arrow":
+                held = max(held, arrow.largest_batch(reader))
+    return Look(plain=plain, window=window, held=held)
+
+
+def is_text(file: InputFile, asked: InputFormat) -> bool:
+    """Whether this one file is text, compressed or not, and so perhaps one running text."""
+    if asked != "auto" or file.once:
+        return asked in ("auto", "text") and detect.FORMATS.get(detect.suffixes(file.path)[0], "text") == "text"
+    try:
+        with open_input(file) as reader:
+            own = detect.window(reader)
+            return detect.format_of(detect.uncompressed(reader, max_window=own), asked) == "text"
+    except InputError:
+        return False  # told in its turn
 
 
 def _all_parts(
@@ -147,7 +185,10 @@ class _Source:
         self._file = file
         self._reader = detect.uncompressed(reader, max_window=rules.max_window)
         self._format = detect.format_of(self._reader, rules.input_format)
-        self._rows = 0
+        if rules.border is not None and (self._format == "arrow" or isinstance(self._reader, Decompressed)):
+            raise InputError(
+                f"{show(file.path)}: --split head and tail go by places in the input, and a compressed or Arrow file tells none beforehand; use --split hash, or decompress it first"
+            )
 
     def parts(self, start: Position, base: int, rules: TextRules) -> Iterator[Part]:
         match self._format:

@@ -12,6 +12,8 @@ from shardmill.documents.text import TextRules
 from shardmill.errors import InputError
 from shardmill.storage import Reader, show
 
+# A record batch up to this size is taken without having been seen beforehand.
+MOST = 1 << 30
 _MAGIC = b"ARROW1"
 _FAILURES = (pa.ArrowException, OSError, TooLarge, MemoryError, ValueError, OverflowError)
 
@@ -68,3 +70,24 @@ def _batches(stream: Any) -> Iterator[Any]:
         except StopIteration:
             return
         yield batch
+
+
+def largest_batch(reader: Reader) -> int:
+    """The bytes of the first record batch: what must be held at once, if the others are like it."""
+    source = _Measured(reader, MOST)
+    try:
+        batches, _ = _open(source, reader)
+        next(batches, None)
+    except _FAILURES:
+        pass
+    return source.most
+
+
+class _Measured(File):
+    """Remembers the largest read."""
+
+    most = 0
+
+    def read(self, count: int | None = -1) -> bytes:
+        self.most = max(self.most, count or 0)
+        return super().read(count)

@@ -20,6 +20,7 @@ FORMATS: dict[str, InputFormat] = {
     ".csv": "csv",
     ".tsv": "tsv",
 }
+TEXT = tuple(suffix for suffix, name in FORMATS.items() if name == "text")
 HEAD_BYTES = 4 << 10
 _ARROW_CONTINUES = b"\xff\xff\xff\xff"
 # Files of these kinds would be milled as nonsense, or refused for a byte that is not UTF-8: better to name them.
