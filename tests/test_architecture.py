@@ -20,6 +20,8 @@ ORDER = [
     "documents.utf8",
     "documents.compression",
     "documents.detect",
+    "documents.rules",
+    "documents.passages",
     "documents.text",
     "documents.records",
     "documents.jsonscan",
@@ -44,6 +46,7 @@ ORDER = [
     "job",
     "estimates",
     "block",
+    "quota",
     "mill",
     "cli",
 ]

@@ -1,5 +1,6 @@
 """One Block of text → its tokens, each on its side: what a worker does to it."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from shardmill.tokens.check import check_sample
 from shardmill.tokens.encoder import Encoder
 
 Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
+_COUNTED = tuple(field.name for field in dataclasses.fields(Counts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +26,20 @@ class Inspected:
 
     block: Block
     checked: tuple[Checked, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """The pieces of one Block, column by column (see Pieces), and where the tokens of each end."""
+
+    token_ends: npt.NDArray[np.int64]
+    files: list[int]
+    val: list[bool | None]
+    begins: list[bool]
+    ends: list[bool]
+    passages: list[int | None]
+    events: list[tuple[int, str, int]]
+    rejects: list[tuple[int, Reject]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +53,8 @@ class Milled:
     after: Position
     """Where the next Block begins."""
     rejects: tuple[Reject, ...] = ()
+    trace: Trace | None = None
+    """What is needed to cut it short; only for jobs with a limit."""
 
 
 def inspect(job: Job, block: Block) -> Inspected:
@@ -58,13 +76,17 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
     checked_bytes = check_sample(
         job.engines, block.index, data, ids, sizes, lambda number: _place(inspected.checked, found, number)
     )
+    tokens, ends = _with_eot(job, found, ids, sizes)
+    trace = _trace(block, found, ends)
+    limited = job.spec.limit_documents is not None or job.spec.limit_tokens is not None
     return Milled(
         index=block.index,
-        runs=_runs(job, found, ids, sizes),
-        counts=_count(block, found),
+        runs=_runs(trace, tokens),
+        counts=count(trace, block.input_bytes),
         checked_bytes=checked_bytes,
         after=block.after,
-        rejects=tuple(reject for pieces in found for _, reject in pieces.rejects),
+        rejects=tuple(reject for _, reject in trace.rejects),
+        trace=trace if limited else None,
     )
 
 
@@ -77,22 +99,11 @@ def _is_suspicious(job: Job, data: list[bytes]) -> bool:
     return bool(guard.find(data[0] if len(data) == 1 else b"\0".join(data)))
 
 
-def _runs(
-    job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]
-) -> list[tuple[bool | None, Tokens]]:
-    """The ids of a Block with their end-of-text tokens, as the file has them, cut where the side changes."""
-    marked = (
-        [flag for pieces in found for flag in (pieces.ends if job.eot_side == "after" else pieces.begins)]
-        if job.eot_id is not None
-        else []
-    )
-    if any(marked):
-        tokens, ends = _with_eot(job, ids, sizes, np.array(marked))
-    else:
-        tokens, ends = ids.astype(job.dtype), np.cumsum(sizes)
-    val = [side for pieces in found for side in pieces.val]
+def _runs(trace: Trace, tokens: Tokens) -> list[tuple[bool | None, Tokens]]:
+    """The tokens of a Block, cut where the side changes."""
+    val = trace.val
     turns = [i for i in range(1, len(val)) if val[i] is not val[i - 1]]
-    borders = [int(ends[i - 1]) for i in turns]
+    borders = [int(trace.token_ends[i - 1]) for i in turns]
     return (
         [(val[i], tokens[a:b]) for i, a, b in zip([0, *turns], [0, *borders], [*borders, len(tokens)], strict=True)]
         if val
@@ -101,36 +112,60 @@ def _runs(
 
 
 def _with_eot(
-    job: Job, ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]
+    job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]
 ) -> tuple[Tokens, npt.NDArray[np.int64]]:
+    """The ids of a Block with their end-of-text tokens, as the file has them, and where each piece ends."""
+    if job.eot_id is None:
+        return ids.astype(job.dtype), np.cumsum(sizes)
+    after = job.eot_side == "after"
+    marked = np.array([flag for pieces in found for flag in (pieces.ends if after else pieces.begins)], np.bool_)
     ends = np.cumsum(sizes + marked)
-    places = ends[marked] - 1 if job.eot_side == "after" else (ends - sizes - 1)[marked]
-    tokens = np.empty(int(ends[-1]), job.dtype)
+    places = ends[marked] - 1 if after else (ends - sizes - 1)[marked]
+    tokens = np.empty(int(ends[-1]) if len(ends) else 0, job.dtype)
     is_text = np.ones(len(tokens), np.bool_)
     is_text[places] = False
-    assert job.eot_id is not None
     tokens[places] = job.eot_id
     tokens[is_text] = ids
     return tokens, ends
 
 
-def _count(block: Block, found: list[Pieces]) -> Counts:
-    counts = {"input_bytes": block.input_bytes}
+def _trace(block: Block, found: list[Pieces], token_ends: npt.NDArray[np.int64]) -> Trace:
+    """All pieces of a Block in a row."""
+    events: list[tuple[int, str, int]] = []
+    rejects: list[tuple[int, Reject]] = []
+    first = 0
     for pieces in found:
-        for _, name, number in pieces.events:
-            counts[name] = counts.get(name, 0) + number
-        whole = not pieces.passages
-        begun = [side for side, begins in zip(pieces.val, pieces.begins, strict=True) if begins]
-        counts["documents"] = counts.get("documents", 0) + len(begun)
-        if whole:
-            counts["documents_val"] = counts.get("documents_val", 0) + sum(side is True for side in begun)
+        events += [(first + at, name, number) for at, name, number in pieces.events]
+        rejects += [(first + at, reject) for at, reject in pieces.rejects]
+        first += len(pieces.data)
+    return Trace(
+        token_ends=token_ends,
+        files=[part.file for part, pieces in zip(block.parts, found, strict=True) for _ in pieces.data],
+        val=[side for pieces in found for side in pieces.val],
+        begins=[flag for pieces in found for flag in pieces.begins],
+        ends=[flag for pieces in found for flag in pieces.ends],
+        passages=[pieces.passages[i] if pieces.passages else None for pieces in found for i in range(len(pieces.data))],
+        events=events,
+        rejects=rejects,
+    )
+
+
+def count(trace: Trace, input_bytes: int, pieces: int | None = None) -> Counts:
+    """What there is in a Block, or in its first pieces and before them."""
+    last = len(trace.val) if pieces is None else pieces - 1
+    counts = dict.fromkeys(_COUNTED, 0)
+    for at, name, number in trace.events:
+        if at <= last:
+            counts[name] += number
+    for side, begins, passages in zip(trace.val[:pieces], trace.begins, trace.passages):
+        counts["documents"] += begins
+        if passages is None:
+            counts["documents_val"] += begins and side is True
         else:
-            val = sum(number for number, side in zip(pieces.passages, pieces.val, strict=True) if side)
-            counts["passages"] = counts.get("passages", 0) + sum(pieces.passages)
-            counts["passages_val"] = counts.get("passages_val", 0) + val
-    others = ("documents_empty", "documents_rejected", "documents_unsampled")
-    counts["documents"] = counts.get("documents", 0) + sum(counts.get(name, 0) for name in others)
-    return Counts(**counts)
+            counts["passages"] += passages
+            counts["passages_val"] += passages if side else 0
+    counts["documents"] += counts["documents_empty"] + counts["documents_rejected"] + counts["documents_unsampled"]
+    return Counts(**{**counts, "input_bytes": input_bytes})
 
 
 def _place(checked: tuple[Checked, ...], found: list[Pieces], number: int) -> str:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from shardmill import budget, machine, plan, split, storage
 from shardmill.budget import Budget, Footprint
 from shardmill.documents import text
-from shardmill.documents.text import Part, Passages, TextRules
+from shardmill.documents.rules import Passages, TextRules
+from shardmill.documents.text import Part
 from shardmill.errors import InputError
 from shardmill.formats import raw
 from shardmill.sources import InputFile, find_inputs

@@ -27,6 +27,7 @@ from shardmill.formats.raw import RawWriter
 from shardmill.job import Job, choose_splitter, describe, find, make_job
 from shardmill.manifest import Counts, Manifest
 from shardmill.plan import Block
+from shardmill.quota import Quota
 from shardmill.sources import InputFile
 from shardmill.spec import Limits, Spec
 from shardmill.split import Splitter
@@ -165,6 +166,7 @@ class _Line:
     def __init__(self, job: Job, writer: RawWriter) -> None:
         self.done = Done()
         self._writer = writer
+        self._quota = Quota(job)
         self._val = False
         self._blocks = plan.blocks(job.files, job.rules, drop_behind=job.big)
         self._reading = threading.Lock()
@@ -203,12 +205,15 @@ class _Line:
             self._room.release()
 
     def _write(self, milled: Milled) -> None:
+        milled = self._quota.cut(milled)
         for side, tokens in milled.runs:
             self._val = self._val if side is None else side
             self._writer.append("val" if self._val else "train", tokens)
             self.done.tokens += len(tokens)
         self.done.counts += milled.counts
         self.done.checked_bytes += milled.checked_bytes
+        if self._quota.full:
+            self.stop()
 
     def wait(self, idle: Callable[[], object]) -> None:
         """Until all is written; calls idle() a few times a second. Raises what stopped the line."""
@@ -309,7 +314,7 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
     notes = [job.engines.note] if job.engines.note else []
     if (hint := separator_hint(job)) is not None:
         notes.append(hint)
-    if job.rules.separator is not None and made.counts.documents <= len(job.files):
+    if job.rules.separator is not None and job.plain and made.counts.documents <= len(job.files):
         notes.append(f"the separator {job.spec.separator!r} does not occur in the text; each file was one document")
     if made.counts.forced_cuts:
         notes.append(
@@ -319,6 +324,10 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
         notes.append(
             f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
         )
+    if made.counts.documents_rejected:
+        notes.append(f"{made.counts.documents_rejected:,} bad documents were left out (--on-error skip)")
+    if made.counts.passages_rejected:
+        notes.append(f"{made.counts.passages_rejected:,} bad passages of running text were left out (--on-error skip)")
     if job.spec.val_fraction and not any(file.split == "val" for file in made.files):
         notes.append("there is no val.bin: too few different documents or passages for the split that was asked for")
     return tuple(notes)

@@ -10,7 +10,7 @@ from shardmill.documents import arrow, detect, jsonl, parquet, tables, text
 from shardmill.documents.compression import Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
-from shardmill.documents.text import TextRules
+from shardmill.documents.rules import FIRST_PART_BYTES, TextRules
 from shardmill.errors import InputError
 from shardmill.sources import InputFile
 from shardmill.spec import WHOLE_FILE_BYTES, InputFormat
@@ -76,7 +76,7 @@ def blocks(
     after = start
     for part, spent, position in _all_parts(files, rules, start, drop_behind=drop_behind):
         if part is not None and parts:
-            most = rules.block_bytes if index else text.FIRST_PART_BYTES
+            most = rules.block_bytes if index else FIRST_PART_BYTES
             if size + part.size > most or len(parts) == _MAX_PARTS:
                 yield Block(index=index, parts=tuple(parts), input_bytes=done, after=after)
                 parts, size, done, index = [], 0, 0, index + 1

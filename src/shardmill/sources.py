@@ -15,6 +15,11 @@ from shardmill.storage import input_error, show
 # Files that hold no text in any form that is read, by name.
 _NOT_TEXT = (".zip", ".tar", ".tgz", ".7z", ".rar", ".bin", ".npy", ".npz", ".pt", ".safetensors", ".pdf", ".docx")
 
+# What stands beside the text in folders that datasets saves, and in our own: it is not taken from a folder.
+_BESIDES = frozenset(
+    ("dataset_info.json", "dataset_dict.json", "state.json", "manifest.json", "run.json", "rejects.jsonl")
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:

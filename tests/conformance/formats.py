@@ -25,7 +25,10 @@ def text(documents):
 
 
 def jsonl(documents, *, newline="\n", ensure_ascii=True, **around):
-    lines = [json.dumps({**around, "text": document, "id": i}, ensure_ascii=ensure_ascii) for i, document in enumerate(documents)]
+    lines = [
+        json.dumps({**around, "text": document, "id": i}, ensure_ascii=ensure_ascii)
+        for i, document in enumerate(documents)
+    ]
     return "".join(line + newline for line in lines).encode()
 
 

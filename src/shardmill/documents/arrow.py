@@ -8,7 +8,7 @@ import pyarrow as pa
 from shardmill.documents.columns import File, Rows, RowsPart, TooLarge, choose_column, inside, parts_of
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, ValuePart
-from shardmill.documents.text import TextRules
+from shardmill.documents.rules import TextRules
 from shardmill.errors import InputError
 from shardmill.storage import Reader, show
 

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.documents import text
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import MAX_RECORDS, BytesReader, Counted, Place, Records, ValuePart, value_parts
-from shardmill.documents.text import TextRules
+from shardmill.documents.rules import TextRules, block_bytes
 from shardmill.errors import InputError
 from shardmill.storage import Reader, show
 
@@ -128,7 +127,7 @@ def parts_of(array: Any, of: Rows, row: int, begin: int, rules: TextRules) -> It
             begin = 0
             at += 1
             continue
-        limit = text.block_bytes(of.file, row + at, rules)
+        limit = block_bytes(of.file, row + at, rules)
         ends = np.cumsum(sizes[at : at + MAX_RECORDS])
         count = max(1, int(np.searchsorted(ends, limit, side="right")))
         too_long = np.flatnonzero(sizes[at : at + count] > rules.max_run_bytes)

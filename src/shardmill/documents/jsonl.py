@@ -18,7 +18,7 @@ from shardmill.documents import jsonscan, text, utf8
 from shardmill.documents.compression import TooLong
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, value_parts
-from shardmill.documents.text import BOM, TextRules
+from shardmill.documents.rules import BOM, TextRules, block_bytes, growing
 from shardmill.storage import Reader
 
 _HEAD_BYTES = 64 << 10
@@ -96,7 +96,7 @@ def read_parts(
     while True:
         mark = at == 0 and head.startswith(BOM)
         here = at + 3 * mark
-        data = _whole_lines(reader, here, newline, text.block_bytes(start.file, at, rules), rules.max_run_bytes)
+        data = _whole_lines(reader, here, newline, block_bytes(start.file, at, rules), rules.max_run_bytes)
         if data is None:
             position = Position(file=start.file, offset=here, record=line)
             yield from (long := _LongLine(reader, position, base, newline)).parts(rules)
@@ -128,9 +128,9 @@ def read_parts(
         reader.done_until(at)
 
 
-def _whole_lines(reader: Reader, at: int, newline: bytes, block_bytes: int, longest: int) -> bytes | None:
-    """Whole lines of about block_bytes; at least one, unless it is longer than the longest: then None."""
-    for limit in text.growing(block_bytes, longest + 1):
+def _whole_lines(reader: Reader, at: int, newline: bytes, about: int, longest: int) -> bytes | None:
+    """Whole lines of about so many bytes; at least one, unless it is longer than the longest: then None."""
+    for limit in growing(about, longest + 1):
         data = reader.read(at, limit)
         if len(data) < limit and getattr(reader, "damage", None) is None:
             end = len(data)

@@ -11,7 +11,7 @@ from shardmill.documents.columns import File, Rows, RowsPart, TooLarge, choose_c
 from shardmill.documents.pages import pages_of
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, ValuePart
-from shardmill.documents.text import TextRules
+from shardmill.documents.rules import TextRules
 from shardmill.errors import InputError
 from shardmill.storage import Reader, show
 

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from shardmill.documents import text, utf8
 from shardmill.documents.pieces import Pieces, Position
-from shardmill.documents.text import DOCUMENT_HEAD, TextRules
+from shardmill.documents.rules import DOCUMENT_HEAD, TextRules
 from shardmill.errors import InputError
 from shardmill.rejects import Reject
 from shardmill.storage import Reader, show

@@ -12,7 +12,7 @@ from shardmill.documents import text
 from shardmill.documents.compression import MAX_HELD
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import MAX_RECORDS, BytesReader, Counted, Place, Records, ValuePart, value_parts
-from shardmill.documents.text import BOM, TextRules
+from shardmill.documents.rules import BOM, TextRules, block_bytes
 from shardmill.storage import Reader
 
 _WINDOW = 256 << 10
@@ -98,7 +98,7 @@ def read_parts(
     size = 0
     for row in _rows(lines, delimiter, column):
         long = len(row.value) > rules.max_run_bytes
-        full = size + row.following - row.at > text.block_bytes(start.file, row.at, rules)
+        full = size + row.following - row.at > block_bytes(start.file, row.at, rules)
         if rows and (long or full or len(rows) == MAX_RECORDS):
             yield TablePart(file=start.file, path=reader.path, rows=tuple(rows), where=base + rows[0].at, marks=marks)
             reader.done_until(row.at)

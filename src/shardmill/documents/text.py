@@ -9,73 +9,20 @@ import codecs
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from xxhash import xxh3_64_intdigest
-
-from shardmill.cuts import CONTEXT_BYTES, Cuts
+from shardmill.cuts import CONTEXT_BYTES
 from shardmill.documents import utf8
+from shardmill.documents.passages import BEFORE_BYTES, character_boundary, find_passages
 from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.rules import BOM, DOCUMENT_HEAD, PASSAGE_HEAD, TextRules, block_bytes, growing
 from shardmill.errors import InputError
 from shardmill.rejects import Reject
-from shardmill.spec import InputFormat, OnError
 from shardmill.storage import Reader, show
-
-BOM = b"\xef\xbb\xbf"
-# All of the first Part is checked against the reference tokenizer, which is slow: it is kept small.
-FIRST_PART_BYTES = 64 << 10
-# A document goes to train or val by a hash of its beginning, a passage by a hash of less: it is smaller.
-DOCUMENT_HEAD = 64 << 10
-PASSAGE_HEAD = 4 << 10
 
 # Each document of a block takes some 200 bytes beside its text.
 _MAX_DOCUMENTS = 16 << 10
 _LOOK_BYTES = 256 << 10
-# The rules for cuts look back two characters.
-_BEFORE_BYTES = 8
-
-Key = Callable[[bytes, int], int]
-"""The beginning of a document or passage, and its byte offset in the whole job → what decides its split."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Passages:
-    """The passages in a stretch of text: where each begins, what decides its split, and where the last ends."""
-
-    starts: tuple[int, ...]
-    keys: tuple[int, ...]
-    end: int
-    forced: bool
-    last: bool
-    """Nothing follows in the file."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextRules:
-    """How text becomes documents, and documents Parts. Only block_bytes does not change the result."""
-
-    cuts: Cuts
-    key: Key
-    separator: bytes | None
-    passage_bytes: int | None
-    """Judge running text by passages of about this size; None: judge each document as a whole."""
-    border: int | None
-    """A byte offset in the whole job where a passage must begin, as near as the text allows."""
-    max_run_bytes: int
-    block_bytes: int
-    known: dict[tuple[int, int], Passages] = field(default_factory=dict)
-    """Passages that a first pass found already, by file and offset."""
-    on_error: OnError = "stop"
-    wanted: Callable[[bytes], bool] | None = None
-    """The beginning of a document or passage → whether it is in the sample."""
-    join: bool = True
-    """Passages that go the same way are one piece; not when a limit may end the job between them."""
-    field: str = "text"
-    input_format: InputFormat = "auto"
-    max_window: int = 0
-    """What a decompressor may take for itself."""
-    max_held: int = 64 << 20
-    """What Parquet and Arrow may read at once: a page, a record batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -288,7 +235,7 @@ def _repair(pieces: Pieces) -> None:
 
 def _and_valid(wanted: Callable[[bytes], bool] | None) -> Callable[[bytes], bool]:
     """Documents that will be rejected have no say in the split; a head may end within a character."""
-    return lambda head: (wanted is None or wanted(head)) and utf8.is_valid(head[: _character_boundary(head, len(head))])
+    return lambda head: (wanted is None or wanted(head)) and utf8.is_valid(head[: character_boundary(head, len(head))])
 
 
 def refuse_other_encodings(path: str, head: bytes) -> None:
@@ -314,7 +261,7 @@ def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules
     dropped = at > begin and rules.wanted is not None and not rules.wanted(_head(reader, begin, rules))
     reader.done_until(at)
     while True:
-        before = min(_BEFORE_BYTES, at - begin)
+        before = min(BEFORE_BYTES, at - begin)
         data, document_ends, forced = _next_stretch(reader, at, before, rules, block_bytes(start.file, at, rules))
         if not data:
             return
@@ -380,14 +327,14 @@ def _head(reader: Reader, begin: int, rules: TextRules) -> bytes:
     return head[:DOCUMENT_HEAD]
 
 
-def _next_stretch(reader: Reader, at: int, before: int, rules: TextRules, block_bytes: int) -> tuple[bytes, bool, bool]:
+def _next_stretch(reader: Reader, at: int, before: int, rules: TextRules, about: int) -> tuple[bytes, bool, bool]:
     """The next bytes of the file up to a document's end or an exact cut; whether a document ends there; whether by force.
 
     The document began at least `before` bytes earlier: they are context.
     """
     separator = rules.separator
     margin = CONTEXT_BYTES + len(separator or b"")
-    for limit in growing(block_bytes, rules.max_run_bytes):
+    for limit in growing(about, rules.max_run_bytes):
         data = reader.read(at - before, before + limit + margin)
         high = before + limit
         if len(data) <= high:  # the file ends here
@@ -399,7 +346,7 @@ def _next_stretch(reader: Reader, at: int, before: int, rules: TextRules, block_
         cut = rules.cuts.last(data, before, min(high, len(data)))
         if cut is not None:
             return data[before:cut], False, False
-    return data[before : _character_boundary(data, before + rules.max_run_bytes)], False, True
+    return data[before : character_boundary(data, before + rules.max_run_bytes)], False, True
 
 
 def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
@@ -411,7 +358,7 @@ def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules)
         data, known = (
             (reader.read(at, known.end), known)
             if known
-            else _find_passages(reader, base, at, rules, block_bytes(start.file, at, rules))
+            else find_passages(reader, base, at, rules, block_bytes(start.file, at, rules))
         )
         if not known.starts:
             return
@@ -428,96 +375,6 @@ def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules)
             path=reader.path,
         )
         at += known.end
-
-
-def _find_passages(reader: Reader, base: int, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, Passages]:
-    """The next bytes of the file, and the passages that surely begin and end in them."""
-    for limit in growing(block_bytes, rules.max_run_bytes):
-        data = reader.read(at, limit + CONTEXT_BYTES)
-        at_end = len(data) < limit + CONTEXT_BYTES if reader.size is None else at + len(data) == reader.size
-        starts: list[int] = []
-        end, forced = 0, False
-        while end < len(data) and not forced:
-            rest = (len(data) if reader.size is None else reader.size - at) - end
-            border, forced = _next_border(data, end, base + at, rules, at_end=at_end, rest=rest)
-            if border is None:
-                break
-            starts.append(end)
-            end = border
-        if starts:
-            break
-    keys = [
-        rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + at + a)
-        for a, b in zip(starts, [*starts[1:], end], strict=True)
-    ]
-    last = at_end and end == len(data)
-    return data, Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=forced, last=last)
-
-
-def _next_border(
-    data: bytes, at: int, offset: int, rules: TextRules, *, at_end: bool, rest: int
-) -> tuple[int | None, bool]:
-    """Where the passage that begins at `at` ends, and whether by force; (None, …) when more text is needed to tell.
-
-    Passages begin at lines that a hash of the line before picks, so that an edit moves only the borders
-    near it; where there are no lines, at the first exact cut. What would be a short last passage, of the
-    `rest` of the file, belongs to the one before: a validation set of a few tokens is of no use.
-    """
-    assert rules.passage_bytes is not None
-    visible = len(data) if at_end else len(data) - CONTEXT_BYTES
-    goal = at + rules.passage_bytes
-    line_until = goal + rules.passage_bytes // 16
-    border_ahead = rules.border is not None and offset + at < rules.border < offset + at + rest
-    if border_ahead and rules.border is not None and rules.border <= offset + line_until:
-        goal = line_until = max(rules.border - offset, at + _BEFORE_BYTES)  # what the rules look at is at hand
-    elif rest < 2 * rules.passage_bytes and not border_ahead:
-        return (len(data) if at_end else None), False
-    if goal >= len(data):
-        return (len(data) if at_end else None), False
-    if line_until > visible and not at_end:
-        return None, False
-    after = goal
-    while after := data.find(b"\n", after, line_until) + 1:
-        if (
-            after < len(data)
-            and data[after] > 0x20 < data[after - 2]
-            and xxh3_64_intdigest(data[after - 16 : after]) & 1
-            and rules.cuts.is_line_cut(data, after)
-        ):
-            return after, False
-    last = at + rules.max_run_bytes
-    for window in range(line_until, last, 4 << 10):
-        until = min(window + (4 << 10), last)
-        if until > visible and not at_end:
-            return None, False
-        found = rules.cuts.first(data, window, min(until, len(data)), at)
-        if found is not None:
-            return found, False
-        if until >= len(data):
-            return len(data), False
-    return _character_boundary(data, last), True
-
-
-def block_bytes(file: int, at: int, rules: TextRules) -> int:
-    return min(rules.block_bytes, FIRST_PART_BYTES) if file == 0 and at <= len(BOM) else rules.block_bytes
-
-
-def growing(first: int, last: int) -> Iterator[int]:
-    """Block sizes to try in turn until one holds a place to cut."""
-    size = min(first, last)
-    while size < last:
-        yield size
-        size *= 4
-    yield last
-
-
-def _character_boundary(data: bytes, at: int) -> int:
-    """The last place at or before `at` that is not inside a character."""
-    for start in range(at - 1, max(0, at - 4), -1):
-        if data[start] & 0xC0 != 0x80:
-            size = 1 + (data[start] >= 0xC0) + (data[start] >= 0xE0) + (data[start] >= 0xF0)
-            return start if at < start + size else at
-    return at
 
 
 def _documents_end(data: bytes, separator: bytes) -> int:
