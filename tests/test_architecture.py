@@ -56,7 +56,7 @@ DOORS = {
     "tokenizers": {"tokens.reference"},
     "huggingface_hub": {"tokens.tokenizer"},
     "pyarrow": {"documents.utf8", "documents.columns", "documents.parquet", "documents.arrow"},
-    "orjson": {"documents.jsonl"},
+    "msgspec": {"documents.jsonl"},
     "backports": {"documents.compression"},
     "click": {"cli"},
     "rich": {"cli"},

@@ -28,7 +28,6 @@ _LEAST_FREE = 40 * MIB
 # A page of Parquet is there compressed, decompressed and as an array; the look-ahead in a compressed stream is
 # there once, and a batch twice.
 _COPIES_HELD = 3
-_LEAST_HELD = 16 * MIB
 _SLACK = 12 * MIB  # the allocator, thread stacks, the progress bar
 
 
@@ -64,14 +63,9 @@ def reference_reserve(kind: str, max_run_bytes: int) -> int:
     return _REFERENCE_FACTOR[kind] * max_run_bytes
 
 
-def held(seen: int) -> int:
-    """How much of a file may have to be held at once, given what a look at some files found."""
-    return max(_LEAST_HELD, seen + seen // 4)
-
-
-def reading_reserve(window: int, seen: int) -> int:
-    """One thread reads at a time."""
-    return window + _COPIES_HELD * held(seen)
+def reading_reserve(window: int, held: int) -> int:
+    """For what reading holds at once; one thread reads at a time."""
+    return window + _COPIES_HELD * held
 
 
 def worker_reserve(max_run_bytes: int, *, replaces: bool) -> int:

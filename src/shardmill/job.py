@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from shardmill import budget, machine, plan, split, storage
 from shardmill.budget import Budget, Footprint
-from shardmill.documents import text
+from shardmill.documents import columns, text
 from shardmill.documents.rules import Passages, TextRules
 from shardmill.documents.text import Part
 from shardmill.errors import InputError
@@ -101,7 +101,7 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         field=spec.field,
         input_format=spec.input_format,
         max_window=look.window,
-        max_held=budget.held(look.held),
+        max_held=max(look.held, columns.LEAST_HELD),
     )
     return Job(
         spec=spec,
@@ -172,10 +172,11 @@ def _fit_budget(spec: Spec, engines: Engines, limits: Limits, look: plan.Look, *
         base=before,
         engine=engine,
         reference=budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes),
-        reading=0 if look.plain else budget.reading_reserve(look.window, look.held),
+        reading=budget.reading_reserve(look.window, look.held),
         worker=budget.worker_reserve(spec.max_run_bytes, replaces=spec.on_error == "replace"),
     )
     max_memory = limits.resolved_memory()
     if limits.max_memory is None:  # what a notebook or program held before is not ours to count
         max_memory += max(0, before - _OWN_BASE)
+        max_memory += max(0, min(footprint.reading, machine.memory() // 4 - max_memory))
     return budget.fit(max_memory, limits.resolved_workers(), footprint)

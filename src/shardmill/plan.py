@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shardmill.documents import arrow, detect, jsonl, parquet, tables, text
-from shardmill.documents.compression import Decompressed
+from shardmill.documents import arrow, columns, detect, jsonl, parquet, tables, text
+from shardmill.documents.compression import MAX_HELD, Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
 from shardmill.documents.rules import FIRST_PART_BYTES, TextRules
@@ -113,7 +113,7 @@ class Look:
     window: int
     """What decompressing them takes."""
     held: int
-    """What of them must be held at once: a page, a record batch."""
+    """What of them must be held at once: a page, a record batch, a record of a compressed stream. 0: nothing."""
 
 
 def look(files: Sequence[InputFile], asked: InputFormat, field: str) -> Look:
@@ -127,11 +127,14 @@ def look(files: Sequence[InputFile], asked: InputFormat, field: str) -> Look:
             own = detect.window(reader)
             found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
             window = max(window, own)
+            held = max(held, MAX_HELD if own else 0)
             plain &= found == "text" and not own
             if found == "parquet":
-                held = max(held, parquet.largest_page(reader, field))
+                held = max(held, columns.LEAST_HELD, parquet.largest_page(reader, field))
             elif found == "arrow":
-                held = max(held, arrow.largest_batch(reader))
+                held = max(held, columns.LEAST_HELD, arrow.largest_batch(reader))
+            if found in ("parquet", "arrow"):
+                columns.return_memory()
     return Look(plain=plain, window=window, held=held)
 
 

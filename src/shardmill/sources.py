@@ -82,7 +82,11 @@ def _files_in(folder: str) -> Iterator[str]:
     names: list[str] = []
     for parent, folders, files in os.walk(folder, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        names += [os.path.join(parent, name) for name in files if is_known(name) and not name.startswith(".")]
+        names += [
+            os.path.join(parent, name)
+            for name in files
+            if is_known(name) and name not in _BESIDES and not name.startswith(".")
+        ]
     if not names:
         raise InputError(
             f"{show(folder)}: no text in this folder; looked for files ending in {', '.join(FORMATS)}, and each of them with {', '.join(SUFFIXES)} behind it. Files with other names can be given one by one or as a glob."

@@ -16,7 +16,14 @@ from shardmill.documents.rules import TextRules, block_bytes
 from shardmill.errors import InputError
 from shardmill.storage import Reader, show
 
+# What a page or record batch may take, unless the files were found to need more.
+LEAST_HELD = 16 << 20
 _COLUMNS_TOLD = 20
+
+
+def return_memory() -> None:
+    """Let Arrow take its memory from the system's allocator: its own keeps what it once had."""
+    pa.set_memory_pool(pa.system_memory_pool())
 
 
 class TooLarge(Exception):

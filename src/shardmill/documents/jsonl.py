@@ -1,7 +1,7 @@
 """A file of JSON lines → Parts of whole lines, and the text in one field of each.
 
-Lines are found by the reader and parsed by the workers: a whole Part by orjson when nothing in it is odd,
-else line by line, by Python's own json where orjson refuses. A line longer than a run goes to jsonscan.
+Lines are found by the reader and parsed by the workers: a whole Part by msgspec when nothing in it is odd,
+else line by line, by Python's own json where msgspec refuses. A line longer than a run goes to jsonscan.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import orjson
+import msgspec
 
 from shardmill.documents import jsonscan, text, utf8
 from shardmill.documents.compression import TooLong
@@ -37,37 +37,37 @@ class LinesPart:
     newline: bytes
     where: int
     mark: bool
+    after: Position
 
     @property
     def size(self) -> int:
         return len(self.data)
 
-    @property
-    def after(self) -> Position:
-        lines = self.data.count(self.newline) + (not self.data.endswith(self.newline))
-        return Position(file=self.file, offset=self.offset + len(self.data) + 3 * self.mark, record=self.line + lines)
-
     def checked(self, rules: TextRules) -> Records:
-        start = self.offset + 3 * self.mark
-        found = Records(
-            place=lambda number, offset: Place(path=self.path, line=self.line + number + 1, byte=start + offset),
-            where=self.where,
-        )
+        found = Records(place=self._place, where=self.where)
         if self.mark:
             found.found.count("byte_order_marks")
-        lines = self.data.split(self.newline)
-        if not lines[-1]:
-            lines.pop()
         field = _field(rules.field)
-        offsets = list(itertools.accumulate((len(line) + len(self.newline) for line in lines), initial=0))
-        documents = _parse_all(self.data, lines, field)
+        documents = _parse_all(self.data, self.newline, field)
         if documents is not None:
-            offsets.pop()
-            found.add_all(documents, offsets)
+            # Where lines begin matters only to a split by place.
+            offsets = self._starts() if rules.border is not None else [0] * len(documents)
+            found.add_all(documents, offsets[: len(documents)])
             return found
-        for number, (line, offset) in enumerate(zip(lines, offsets, strict=False)):
+        for number, (line, offset) in enumerate(zip(self._lines(), self._starts(), strict=False)):
             _parse_one(found, line, field, rules, number=number, offset=offset)
         return found
+
+    def _lines(self) -> list[bytes]:
+        lines = self.data.split(self.newline)
+        return lines if lines[-1] else lines[:-1]
+
+    def _starts(self) -> list[int]:
+        return list(itertools.accumulate((len(line) + len(self.newline) for line in self._lines()), initial=0))
+
+    def _place(self, number: int, _offset: int) -> Place:
+        byte = self.offset + len(BOM) * self.mark + self._starts()[number]
+        return Place(path=self.path, line=self.line + number + 1, byte=byte)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +79,9 @@ class _Field:
     """Each name as it is mostly written, with its quotes, and the same as a key."""
     odd: re.Pattern[bytes] | None
     """Other ways to write a letter of the names; None: there are too many."""
+    rare: bytes
+    """Without this there is no other way."""
+    decoder: msgspec.json.Decoder[Any]
 
 
 def read_parts(
@@ -103,6 +106,7 @@ def read_parts(
             at = long.following
             line += 1
         elif data:
+            lines = data.count(newline) + (not data.endswith(newline))
             part = LinesPart(
                 file=start.file,
                 path=reader.path,
@@ -112,6 +116,7 @@ def read_parts(
                 newline=newline,
                 where=base + here,
                 mark=mark,
+                after=Position(file=start.file, offset=here + len(data), record=line + lines),
             )
             yield part
             at, line = part.after.offset, part.after.record
@@ -206,25 +211,28 @@ def _pass_line(reader: Reader, at: int, newline: bytes) -> int:
             return at
 
 
-def _parse_all(data: bytes, lines: list[bytes], field: _Field) -> list[bytes] | None:
+def _parse_all(data: bytes, newline: bytes, field: _Field) -> list[bytes] | None:
     """The text of all lines if nothing in any of them is odd, else None."""
-    if not _once_each(data, len(lines), field):
+    count = data.count(newline) + (not data.endswith(newline))
+    # An object directly followed by another can only be two records: so with as many records as lines, each line is one.
+    between = b"}\r\n{" if data.endswith(b"\r\n") else b"}" + newline + b"{"
+    if not data.startswith(b"{") or data.count(between) != count - 1:
         return None
-    loads = orjson.loads
+    if not _once_each(data, count, field) or not utf8.is_valid(data):
+        return None
     try:
-        if len(field.path) == 1:
-            name = field.path[0]
-            documents = [loads(line)[name].encode() for line in lines]
-        else:
-            documents = [_inside(loads(line), field.path).encode() for line in lines]
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        rows = field.decoder.decode_lines(data)
+    except (ValueError, RecursionError):
         return None
-    return documents if all(documents) else None
+    for _ in field.path[:-1]:
+        rows = [row.value for row in rows]
+    documents = [row.value.encode() for row in rows]
+    return documents if len(documents) == count and all(documents) else None
 
 
 def _once_each(data: bytes, count: int, field: _Field) -> bool:
     """Whether the field's names can be there only once for each of count objects."""
-    if field.odd is None or field.odd.search(data):
+    if field.odd is None or (field.rare in data and field.odd.search(data)):
         return False
     for quoted, key in field.keys:
         there = data.count(quoted)
@@ -233,16 +241,10 @@ def _once_each(data: bytes, count: int, field: _Field) -> bool:
     return True
 
 
-def _inside(value: Any, path: tuple[str, ...]) -> Any:
-    for name in path:
-        value = value[name]
-    return value
-
-
 def _parse_one(found: Records, line: bytes, field: _Field, rules: TextRules, *, number: int, offset: int) -> None:
     if not line.strip(b" \t\r"):
         return  # a blank line is no record, but has its number
-    documents = _parse_all(line, [line], field)
+    documents = _parse_all(line, b"\n", field)
     if documents is not None:
         found.add(documents[0], number, offset)
         return
@@ -341,8 +343,13 @@ def _field(name: str) -> _Field:
     letters = {c for part in path for c in part}
     simple = all(c.isprintable() and c not in '"\\/' and ord(c) < 0x10000 for c in letters)
     codes = b"|".join(sorted(b"%04x" % ord(c) for c in letters)) if simple else b""
+    shape: Any = str
+    for part in reversed(path):
+        shape = msgspec.defstruct("Record", [("value", shape)], rename={"value": part})
     return _Field(
         path=path,
         keys=tuple((each, re.compile(re.escape(each) + rb"[ \t\r]*:")) for each in quoted),
-        odd=re.compile(rb"\\u(?i:" + codes + rb")") if simple and codes else None,
+        odd=re.compile(rb"\\u(?i:" + codes + rb")") if codes else None,
+        rare=b"\\u00" if all(ord(c) < 0x100 for c in letters) else b"\\u",
+        decoder=msgspec.json.Decoder(shape),
     )
