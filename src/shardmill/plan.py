@@ -76,7 +76,7 @@ def blocks(
     after = start
     for part, spent, position in _all_parts(files, rules, start, drop_behind=drop_behind):
         if part is not None and parts:
-            most = rules.block_bytes if index else FIRST_PART_BYTES
+            most = rules.block_bytes if index else min(rules.block_bytes, FIRST_PART_BYTES)
             if size + part.size > most or len(parts) == _MAX_PARTS:
                 yield Block(index=index, parts=tuple(parts), input_bytes=done, after=after)
                 parts, size, done, index = [], 0, 0, index + 1
