@@ -40,9 +40,9 @@ def read_parts(
             of = Rows(file=start.file, path=reader.path, base=base, offset=source.tell())
             reader.done_until(source.tell())
         if source.ended:
-            raise OSError(getattr(reader, "damage", None) or "the file ends without its end mark; it was cut short")
+            raise OSError(getattr(reader, "damage", None) or "it ends without its end mark")
     except _FAILURES as e:
-        brief = " ".join(str(e).split())[:300]
+        brief = " ".join(str(e).split())[:300] + ("; the file was cut short" if source.ended else "")
         if of is None:
             raise InputError(
                 f"{show(reader.path)}: its Arrow schema cannot be read ({brief}); the file is damaged or was cut short: fetch it again"

@@ -125,12 +125,13 @@ class RowsPart:
 
 def parts_of(array: Any, of: Rows, row: int, begin: int, rules: TextRules) -> Iterator[RowsPart | ValuePart | Counted]:
     """An array of text, which begins at this row of the file, in Parts; begin bytes of its first value are done."""
+    _as_bytes(array).validate(full=True)  # a damaged file may have offsets that lead anywhere
     array = _plain(array)
     sizes = _sizes(array)
     at = 0
     while at < len(array):
         if begin or sizes[at] > rules.max_run_bytes:
-            yield from _long(array[at].as_py(), of, row + at, begin, rules)
+            yield from _long(_each(array.slice(at, 1))[0] or b"", of, row + at, begin, rules)
             begin = 0
             at += 1
             continue
@@ -143,8 +144,7 @@ def parts_of(array: Any, of: Rows, row: int, begin: int, rules: TextRules) -> It
         at += count
 
 
-def _long(value: str | bytes, of: Rows, row: int, begin: int, rules: TextRules) -> Iterator[ValuePart | Counted]:
-    data = value.encode() if isinstance(value, str) else value
+def _long(data: bytes, of: Rows, row: int, begin: int, rules: TextRules) -> Iterator[ValuePart | Counted]:
     place = Place(path=of.path, row=row)
     where = of.base + of.spent(row)
     here, after = of.position(row, begin), of.position(row + 1)
@@ -218,7 +218,18 @@ def _plain(array: Any) -> Any:
         return array
     if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
         return array
-    return array.cast(pa.large_string() if pa.types.is_string_view(array.type) else pa.large_binary())
+    return _as_bytes(array).cast(pa.large_binary())
+
+
+def _as_bytes(array: Any) -> Any:
+    """The same without the claim that it is UTF-8."""
+    if pa.types.is_string(array.type):
+        return array.view(pa.binary())
+    if pa.types.is_large_string(array.type):
+        return array.view(pa.large_binary())
+    if pa.types.is_string_view(array.type):
+        return array.view(pa.binary_view())
+    return array
 
 
 def _offsets(array: Any) -> Any:
@@ -255,13 +266,10 @@ def _documents(array: Any) -> list[bytes] | None:
 
 
 def _each(array: Any) -> list[bytes | None]:
-    kind = array.dictionary.type if pa.types.is_dictionary(array.type) else array.type
-    wide = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-    as_bytes = pa.large_binary() if wide else pa.binary()
     if pa.types.is_dictionary(array.type):
-        values = array.dictionary.view(as_bytes).to_pylist()
+        values = _as_bytes(array.dictionary).to_pylist()
         return [None if i is None else values[i] for i in array.indices.to_pylist()]
-    return list(array.view(as_bytes).to_pylist())
+    return list(_as_bytes(array).to_pylist())
 
 
 def _is_valid(array: Any) -> bool:

@@ -139,7 +139,7 @@ class _Scan:
     def _value(self, byte: int, level: int, stack: list[tuple[int, int, bool]]) -> tuple[str, int]:
         wanted = level == len(self._path)
         if not stack and byte != ord("{"):
-            raise Broken("is not an object")
+            raise Broken("is not an object") if byte in b'["-0123456789tfnNI' else self._broken("this is no JSON value")
         if wanted and byte != ord('"'):
             self._other = _NAMES.get(byte, "a number")
         elif byte != ord("{") and 0 < level < len(self._path):

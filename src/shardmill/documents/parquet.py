@@ -101,7 +101,6 @@ def _group(
                 seen += len(batch)
                 if skipped < len(batch):
                     array = inside(batch.column(0), column.names).slice(skipped)
-                    array.validate()
                     yield from parts_of(array, of, at, begin, rules)
                     at, begin = seen, 0
             if at == first + count:
