@@ -17,6 +17,7 @@ from shardmill.storage import Reader
 
 _WINDOW = 256 << 10
 _COLUMNS_TOLD = 20
+_LONGEST_ROW = MAX_HELD - (1 << 20)
 _LONGEST_FIELD = (1 << 31) - 1
 
 
@@ -81,7 +82,7 @@ def read_parts(
     damaged = "the header is a blank line"
     try:
         names = next(csv.reader(lines, delimiter=delimiter, strict=True), None)
-    except csv.Error as e:
+    except (csv.Error, _Unclosed) as e:
         names, damaged = [], f"the header cannot be read: {e}"
     if names is None:
         return
@@ -132,6 +133,10 @@ def _long(row: Row, start: Position, path: str, base: int, rules: TextRules) -> 
         yield dataclasses.replace(part, replaced=0 if part.inner.offset else replaced)
 
 
+class _Unclosed(Exception):
+    """A row that goes on and on: a quote was opened in it and not closed."""
+
+
 class _Lines:
     """The lines of a file, each with its end, and where the next one begins."""
 
@@ -139,28 +144,46 @@ class _Lines:
         self._reader, self._newline = reader, newline
         self.at, self.number = at, number
         self._buffer, self._position = b"", 0
+        self.row_at = self.first_end = at
+        """Where the row that is being read begins, and where its first line ends."""
+
+    @property
+    def damaged(self) -> bool:
+        return getattr(self._reader, "damage", None) is not None
+
+    def begin_row(self) -> None:
+        self.row_at = self.first_end = self.at
+
+    def go_back(self, at: int, number: int) -> None:
+        self.at, self.number = at, number
+        self._buffer, self._position = b"", 0
+
+    def skip_window(self) -> None:
+        """Let go of what was read of a line."""
+        self.at += len(self._buffer) - self._position
+        self._buffer, self._position = b"", 0
+        self._reader.done_until(self.at)
 
     def __iter__(self) -> "_Lines":
         return self
 
     def __next__(self) -> str:
-        end = self._buffer.find(self._newline, self._position)
-        while end < 0:
+        searched = self._position
+        while (end := self._buffer.find(self._newline, searched)) < 0:
             known = len(self._buffer) - self._position
+            if self.at + known - self.row_at > _LONGEST_ROW:
+                raise _Unclosed
             more = self._reader.read(self.at + known, _WINDOW)
-            self._buffer = self._buffer[self._position :] + more
-            self._position = 0
-            end = self._buffer.find(self._newline, known)
-            if len(more) < _WINDOW and end < 0:
-                end = len(self._buffer) - len(self._newline)
+            self._buffer, self._position = self._buffer[self._position :] + more, 0
+            searched = known
+            if not more:
                 break
-            if known > MAX_HELD:
-                break
-        end = max(end + len(self._newline), 0)
-        line = self._buffer[self._position : end]
-        if not line or (getattr(self._reader, "damage", None) and not line.endswith(self._newline)):
+        line = self._buffer[self._position :] if end < 0 else self._buffer[self._position : end + len(self._newline)]
+        if not line or (end < 0 and self.damaged):
             raise StopIteration
-        self._position = end
+        self._position += len(line)
+        if self.at == self.row_at:
+            self.first_end = self.at + len(line)
         self.at += len(line)
         self.number += 1
         return line.decode("utf-8", "surrogateescape")
@@ -170,13 +193,24 @@ def _rows(lines: _Lines, delimiter: str, column: int) -> Iterator[Row]:
     source = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         at, line = lines.at, lines.number
-        complaint, value = None, b""
+        lines.begin_row()
+        row, complaint, value = [""], None, b""
         try:
             row = next(source)
         except StopIteration:
             return
-        except csv.Error as e:
-            complaint, row = f"is not {'TSV' if delimiter == chr(9) else 'CSV'}: {e}", [""]
+        except (csv.Error, _Unclosed) as e:
+            unclosed = isinstance(e, _Unclosed) or "unexpected end" in str(e)
+            if unclosed and lines.damaged:
+                return
+            complaint = (
+                f"is not {'TSV' if delimiter == chr(9) else 'CSV'}: {'a quote is not closed' if unclosed else e}"
+            )
+            if unclosed:  # the rows after its first line may be good
+                if lines.first_end > at:
+                    lines.go_back(lines.first_end, line + 1)
+                else:
+                    _pass_line(lines)
             source = csv.reader(lines, delimiter=delimiter, strict=True)
         if not row:
             continue  # a blank line is no record, but has its number
@@ -185,6 +219,17 @@ def _rows(lines: _Lines, delimiter: str, column: int) -> Iterator[Row]:
         elif complaint is None:
             value = row[column].encode("utf-8", "surrogateescape")
         yield Row(at=at, following=lines.at, line=line, lines=lines.number - line, value=value, complaint=complaint)
+
+
+def _pass_line(lines: _Lines) -> None:
+    """Pass over a line that is too long to be a row."""
+    while True:
+        lines.row_at = lines.at
+        try:
+            next(lines, None)
+            return
+        except _Unclosed:
+            lines.skip_window()
 
 
 def _column(names: list[str], field: str) -> tuple[int, str | None]:
