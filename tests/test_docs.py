@@ -1,5 +1,7 @@
 """The documentation cannot rot: what it shows is run, what it lists is compared."""
 
+import gzip
+import json
 import os
 import re
 import subprocess
@@ -24,6 +26,8 @@ def playground(tmp_path):
     (tmp_path / "book.txt").write_text(text)
     (tmp_path / "lines.txt").write_text(text)
     (tmp_path / "stories.txt").write_text("<|endoftext|>".join(text.split("\n\n")))
+    rows = "".join(json.dumps({"text": line}) + "\n" for line in text.splitlines())
+    (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
     (tmp_path / "corpus").mkdir()
     for i in range(3):
         (tmp_path / f"corpus/{i}.txt").write_text(text[i * 1000 : i * 1000 + 5000])

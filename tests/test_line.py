@@ -37,6 +37,7 @@ def mill(monkeypatch):
         def commit(milled):
             write(milled.index)
             written.append(milled.index)
+            return True
 
         monkeypatch.setattr(line.plan, "blocks", blocks)
         monkeypatch.setattr(line, "mill_block", mill_block)

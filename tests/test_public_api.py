@@ -18,7 +18,7 @@ def test_the_public_names_are_these():
 
 COMMON = {
     "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--split", "--seed", "--dtype",
-    "--on-error", "--workers", "--max-memory", "--engine", "--json", "--output",
+    "--on-error", "--input-format", "--column", "--sample", "--limit-documents", "--limit-tokens", "--workers", "--max-memory", "--engine", "--json", "--output",
 }  # fmt: skip
 
 

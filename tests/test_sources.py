@@ -32,8 +32,8 @@ def test_arguments_keep_their_order_and_no_file_comes_twice(tmp_path):
 
 
 def test_hidden_files_and_other_kinds_are_not_taken_from_a_folder(tmp_path):
-    write(tmp_path, "a.txt", ".hidden.txt", ".git/b.txt", "c.jsonl", "d.md", "e.TXT")
-    assert names(find_inputs([str(tmp_path)])) == ["a.txt", "d.md", "e.TXT"]
+    write(tmp_path, "a.txt", ".hidden.txt", ".git/b.txt", "c.bin", "d.md", "e.TXT", "f.json.gz", "state.json")
+    assert names(find_inputs([str(tmp_path)])) == ["a.txt", "d.md", "e.TXT", "f.json.gz"]
 
 
 def test_a_name_with_glob_characters_that_exists_is_that_file(tmp_path):

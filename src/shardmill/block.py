@@ -1,32 +1,45 @@
 """One Block of text → its tokens, each on its side: what a worker does to it."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill import plan
-from shardmill.documents import text, utf8
-from shardmill.documents.text import Part, Pieces, Position
+from shardmill.documents.pieces import Pieces, Position
 from shardmill.job import Job
 from shardmill.manifest import Counts
-from shardmill.plan import Block
+from shardmill.plan import Block, Checked
 from shardmill.rejects import Reject
 from shardmill.split import Splitter
-from shardmill.storage import show
 from shardmill.tokens.check import check_sample
 from shardmill.tokens.encoder import Encoder
 
 Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
+_COUNTED = tuple(field.name for field in dataclasses.fields(Counts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inspected:
-    """A Block, which of its Parts are not UTF-8, and whether it holds a character that the fast engine gets wrong."""
+    """A Block whose Parts have been checked."""
 
     block: Block
-    invalid: frozenset[int]
-    suspicious: bool
+    checked: tuple[Checked, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """The pieces of one Block, column by column (see Pieces), and where the tokens of each end."""
+
+    token_ends: npt.NDArray[np.int64]
+    files: list[int]
+    val: list[bool | None]
+    begins: list[bool]
+    ends: list[bool]
+    passages: list[int | None]
+    events: list[tuple[int, str, int]]
+    rejects: list[tuple[int, Reject]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,71 +62,62 @@ class Milled:
     after: Position
     """Where the next Block begins."""
     rejects: tuple[Reject, ...] = ()
+    trace: Trace | None = None
+    """What is needed to cut it short; only for jobs with a limit."""
 
 
 def inspect(job: Job, block: Block) -> Inspected:
-    """Find what in a Block is not UTF-8, or needs the reference. In reading order, so the first bad byte is the one named."""
-    invalid = [number for number, part in enumerate(block.parts) if not utf8.is_valid(part.data)]
-    if invalid and job.spec.on_error == "stop":
-        part = block.parts[invalid[0]]
-        raise utf8.refusal(job.files[part.file].path, part.offset, part.data)
-    guard = job.engines.guard
-    suspicious = guard is not None and any(guard.find(part.data) for part in block.parts)
-    return Inspected(block=block, invalid=frozenset(invalid), suspicious=suspicious)
+    """Find what in a Block is bad. In reading order, so that the first bad record is the one named."""
+    return Inspected(block=block, checked=tuple(part.checked(job.rules) for part in block.parts))
 
 
 def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspected) -> Milled:
     """One Block of text → its tokens: encode it, compare a sample, put in the end-of-text tokens, part train from val."""
     block = inspected.block
     found = [
-        text.pieces_of(
-            part, job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), splitter.is_val
+        checked.pieces(
+            job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), splitter.is_val
         )
-        for part in block.parts
+        for part, checked in zip(block.parts, inspected.checked, strict=True)
     ]
-    replaced = sum(_repair(found[number]) for number in inspected.invalid)
     data = [piece for pieces in found for piece in pieces.data]
-    ids, sizes = encoder.encode(data, suspicious=inspected.suspicious)
-    checked = check_sample(
+    ids, sizes = encoder.encode(data, suspicious=_is_suspicious(job, data))
+    checked_bytes = check_sample(
         job.engines,
         block.index,
         job.checked_share,
         data,
         ids,
         sizes,
-        lambda number: _place(job, block.parts, found, number),
+        lambda number: _place(inspected.checked, found, number),
     )
+    tokens, ends = _with_eot(job, found, ids, sizes)
+    trace = _trace(block, found, ends)
+    limited = job.spec.limit_documents is not None or job.spec.limit_tokens is not None
     return Milled(
         index=block.index,
-        runs=_runs(job, found, ids, sizes),
-        counts=_count(block, found, replaced),
-        checked_bytes=checked,
+        runs=_runs(trace, tokens),
+        counts=count(trace, block.input_bytes),
+        checked_bytes=checked_bytes,
         after=block.after,
+        rejects=tuple(reject for _, reject in trace.rejects),
+        trace=trace if limited else None,
     )
 
 
-def _repair(pieces: Pieces) -> int:
-    """Put U+FFFD in place of what is not UTF-8; returns how many."""
-    total = 0
-    for i, data in enumerate(pieces.data):
-        pieces.data[i], count = utf8.replaced(data)
-        total += count
-    return total
+def _is_suspicious(job: Job, data: list[bytes]) -> bool:
+    """Whether there is a character that the fast engine gets wrong."""
+    guard = job.engines.guard
+    if guard is None:
+        return False
+    # One look at all of them: a NUL between them makes no character of two halves.
+    return bool(guard.find(data[0] if len(data) == 1 else b"\0".join(data)))
 
 
-def _runs(job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]) -> list[Run]:
-    """The ids of a Block with their end-of-text tokens, as the file has them, cut where the side changes."""
-    marked = (
-        [flag for pieces in found for flag in (pieces.ends if job.eot_side == "after" else pieces.begins)]
-        if job.eot_id is not None
-        else []
-    )
-    if any(marked):
-        tokens, ends = _with_eot(job, ids, sizes, np.array(marked))
-    else:
-        tokens, ends = ids.astype(job.dtype), np.cumsum(sizes)
-    val = [side for pieces in found for side in pieces.val]
-    document_ends = np.array([flag for pieces in found for flag in pieces.ends], np.bool_)
+def _runs(trace: Trace, tokens: Tokens) -> list[Run]:
+    """The tokens of a Block, cut where the side changes."""
+    val, ends = trace.val, trace.token_ends
+    document_ends = np.array(trace.ends, np.bool_)
     turns = [0, *(i for i in range(1, len(val)) if val[i] is not val[i - 1])] if val else []
     runs = []
     for first, after in zip(turns, [*turns[1:], len(val)], strict=True) if val else ():
@@ -124,43 +128,65 @@ def _runs(job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt
 
 
 def _with_eot(
-    job: Job, ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]
+    job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]
 ) -> tuple[Tokens, npt.NDArray[np.int64]]:
+    """The ids of a Block with their end-of-text tokens, as the file has them, and where each piece ends."""
+    if job.eot_id is None:
+        return ids.astype(job.dtype), np.cumsum(sizes)
+    after = job.eot_side == "after"
+    marked = np.array([flag for pieces in found for flag in (pieces.ends if after else pieces.begins)], np.bool_)
     ends = np.cumsum(sizes + marked)
-    places = ends[marked] - 1 if job.eot_side == "after" else (ends - sizes - 1)[marked]
-    tokens = np.empty(int(ends[-1]), job.dtype)
+    places = ends[marked] - 1 if after else (ends - sizes - 1)[marked]
+    tokens = np.empty(int(ends[-1]) if len(ends) else 0, job.dtype)
     is_text = np.ones(len(tokens), np.bool_)
     is_text[places] = False
-    assert job.eot_id is not None
     tokens[places] = job.eot_id
     tokens[is_text] = ids
     return tokens, ends
 
 
-def _count(block: Block, found: list[Pieces], replaced: int) -> Counts:
-    empty = block.empty_files + sum(pieces.empty_documents for pieces in found)
-    begun = [
-        side is True and not pieces.passages[0]
-        for pieces in found
-        for side, begins in zip(pieces.val, pieces.begins, strict=True)
-        if begins
-    ]
-    return Counts(
-        input_bytes=block.input_bytes,
-        documents=len(begun) + empty,
-        documents_empty=empty,
-        documents_val=sum(begun),
-        passages=sum(pieces.passages[0] for pieces in found),
-        passages_val=sum(pieces.passages[1] for pieces in found),
-        byte_order_marks=block.byte_order_marks,
-        replaced_characters=replaced,
-        forced_cuts=sum(part.forced for part in block.parts),
+def _trace(block: Block, found: list[Pieces], token_ends: npt.NDArray[np.int64]) -> Trace:
+    """All pieces of a Block in a row."""
+    events: list[tuple[int, str, int]] = []
+    rejects: list[tuple[int, Reject]] = []
+    first = 0
+    for pieces in found:
+        events += [(first + at, name, number) for at, name, number in pieces.events]
+        rejects += [(first + at, reject) for at, reject in pieces.rejects]
+        first += len(pieces.data)
+    return Trace(
+        token_ends=token_ends,
+        files=[part.file for part, pieces in zip(block.parts, found, strict=True) for _ in pieces.data],
+        val=[side for pieces in found for side in pieces.val],
+        begins=[flag for pieces in found for flag in pieces.begins],
+        ends=[flag for pieces in found for flag in pieces.ends],
+        passages=[pieces.passages[i] if pieces.passages else None for pieces in found for i in range(len(pieces.data))],
+        events=events,
+        rejects=rejects,
     )
 
 
-def _place(job: Job, parts: tuple[Part, ...], found: list[Pieces], number: int) -> str:
-    for part, pieces in zip(parts, found, strict=True):
+def count(trace: Trace, input_bytes: int, pieces: int | None = None) -> Counts:
+    """What there is in a Block, or in its first pieces and before them."""
+    last = len(trace.val) if pieces is None else pieces - 1
+    counts = dict.fromkeys(_COUNTED, 0)
+    for at, name, number in trace.events:
+        if at <= last:
+            counts[name] += number
+    for side, begins, passages in zip(trace.val[:pieces], trace.begins, trace.passages):
+        counts["documents"] += begins
+        if passages is None:
+            counts["documents_val"] += begins and side is True
+        else:
+            counts["passages"] += passages
+            counts["passages_val"] += passages if side else 0
+    counts["documents"] += counts["documents_empty"] + counts["documents_rejected"] + counts["documents_unsampled"]
+    return Counts(**{**counts, "input_bytes": input_bytes})
+
+
+def _place(checked: tuple[Checked, ...], found: list[Pieces], number: int) -> str:
+    for part, pieces in zip(checked, found, strict=True):
         if number < len(pieces.data):
-            return f"{show(job.files[part.file].path)} byte {part.offset + pieces.offsets[number]:,}"
+            return part.place_of(number, pieces.offsets[number])
         number -= len(pieces.data)
     raise AssertionError("no such piece")

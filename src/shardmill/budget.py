@@ -25,6 +25,9 @@ _REFERENCE_FACTOR = {"tiktoken": 72, "huggingface": 215}
 _CACHE_SHARE = 0.4
 # Less than this for each cache, and it would be dropped every few blocks.
 _LEAST_FREE = 40 * MIB
+# A page of Parquet is there compressed, decompressed and as an array; the look-ahead in a compressed stream is
+# there once, and a batch twice.
+_COPIES_HELD = 3
 _SLACK = 12 * MIB  # the allocator, thread stacks, the progress bar
 
 
@@ -50,12 +53,19 @@ class Footprint:
     """Resident bytes of one fast engine that has seen no text; 0 for the reference."""
     reference: int
     """The reserve for the reference on one span without a place to cut."""
+    reading: int = 0
+    """The reserve for what reading records and compressed files holds at once."""
     worker: int
     """The reserve for the blocks of one worker: one in work, and one that waits."""
 
 
 def reference_reserve(kind: str, max_run_bytes: int) -> int:
     return _REFERENCE_FACTOR[kind] * max_run_bytes
+
+
+def reading_reserve(window: int, held: int) -> int:
+    """For what reading holds at once; one thread reads at a time."""
+    return window + _COPIES_HELD * held
 
 
 def worker_reserve(max_run_bytes: int, *, replaces: bool) -> int:
@@ -68,7 +78,7 @@ def fit(max_memory: int, workers: int, footprint: Footprint) -> Budget:
     for count in range(workers, 0, -1):
         if _least(count, footprint) <= max_memory:
             fixed = footprint.base + count * footprint.engine
-            free = max_memory - fixed - footprint.reference - _SLACK - count * footprint.worker
+            free = max_memory - fixed - footprint.reference - footprint.reading - _SLACK - count * footprint.worker
             return Budget(
                 max_memory=max_memory, workers=count, in_flight=2 * count, high_water=fixed + int(free * _CACHE_SHARE)
             )
@@ -80,7 +90,7 @@ def fit(max_memory: int, workers: int, footprint: Footprint) -> Budget:
 
 def _least(workers: int, footprint: Footprint) -> int:
     for_each = footprint.engine + footprint.worker + (_LEAST_FREE if footprint.engine else 0)
-    return footprint.base + footprint.reference + _SLACK + workers * for_each
+    return footprint.base + footprint.reference + footprint.reading + _SLACK + workers * for_each
 
 
 def over(budget: Budget) -> bool:

@@ -30,7 +30,9 @@ Examples:
   shardmill prepare book.txt -o data/
       GPT-2 tokens as data/train.bin and data/val.bin, ready for nanoGPT
   shardmill prepare corpus/ -o data/ --tokenizer cl100k_base
-      every .txt and .md file below corpus/, each a document, uint32
+      every text, JSON lines, Parquet, Arrow, CSV and TSV file below corpus/, uint32
+  shardmill prepare 'crawl/*.jsonl.zst' -o data/ --field content --on-error skip
+      the field "content" of each line; bad lines are left out and counted
   shardmill prepare 'part-*.txt' -o data/ --separator '<|endoftext|>'
       documents end with <|endoftext|>; it is removed, and its token put there
   shardmill prepare tiny.txt -o data/ --val-fraction 0.1 --split tail
@@ -110,12 +112,36 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
             help="auto: uint16 if every token id fits.",
         ),
         click.option(
+            "--input-format",
+            type=click.Choice(["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"]),
+            default="auto",
+            show_default=True,
+            help="auto: each file by its name and its first bytes; .gz, .zst, .bz2 and .xz are seen in any case.",
+        ),
+        click.option(
+            "--field",
+            "--column",
+            "field",
+            default="text",
+            show_default=True,
+            metavar="NAME",
+            help="The JSON field or the column that holds the text; a.b is field b of field a.",
+        ),
+        click.option(
             "--on-error",
             type=click.Choice(["stop", "skip", "replace"]),
             default="stop",
             show_default=True,
-            help="A document that is not UTF-8: stop and say where; skip it and list it in rejects.jsonl; or put U+FFFD in place of the bad bytes and count them.",
+            help="Bad records and text that is not UTF-8: stop and say where; leave them out and list them in rejects.jsonl; or put U+FFFD in place of bad characters, and stop at other errors.",
         ),
+        click.option(
+            "--sample",
+            type=float,
+            metavar="SHARE",
+            help="Mill only this share of the documents, picked by a hash of their content.",
+        ),
+        click.option("--limit-documents", type=click.IntRange(1), metavar="N", help="Stop after exactly N documents."),
+        click.option("--limit-tokens", type=click.IntRange(1), metavar="N", help="Stop after exactly N tokens."),
         click.option(
             "--workers", type=click.IntRange(1), help="Threads that encode. Default: the cores this process may use."
         ),
@@ -156,7 +182,8 @@ def prepare(
 ) -> None:
     """Mill text files into token files.
 
-    INPUT is a text file, a folder (every .txt, .text and .md file below it), or a glob.
+    INPUT is a file, a folder (every file of a known kind below it), or a glob. Read are text, JSON lines,
+    Parquet, Arrow, CSV and TSV, each also compressed: docs/inputs.md.
     """
     spec, limits = _spec_and_limits(output, options)
     if dry_run:

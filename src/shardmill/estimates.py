@@ -1,5 +1,6 @@
 """A Job → what it will take, from samples: answered in seconds, even for a terabyte."""
 
+import dataclasses
 import itertools
 import math
 import time
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 import xxhash
 
 from shardmill import plan, storage
-from shardmill.documents import text, utf8
+from shardmill.documents import utf8
+from shardmill.documents.pieces import Position
 from shardmill.errors import TemporaryError
 from shardmill.job import Job, find, make_job
 from shardmill.spec import Limits, Spec
@@ -20,6 +22,8 @@ from shardmill.tokens.encoder import Encoder
 # percent, and a disk that seeks needs two or three seconds.
 _PLACES = 256
 _SPAN_BYTES = 16 << 10
+_FILES = 16
+_MOST_COMPRESSED = 20
 _HINT_BYTES = 4 << 20
 _HINT_LEAST = 3
 # Reading, checking and writing beside the encoding, and starting up; as measured, roughly.
@@ -68,14 +72,20 @@ def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
 
 
 def estimate_job(job: Job) -> Estimate:
-    whole = job.total_bytes <= _PLACES * _SPAN_BYTES
-    counted = _count_all(job) if whole else _count_samples(job)
+    whole = job.total_bytes <= _PLACES * _SPAN_BYTES and job.plain
+    if whole:
+        counted = _count_blocks(job, plan.blocks(job.files, job.rules))
+    elif job.plain:
+        counted = _count_samples(job)
+    else:
+        counted = _count_blocks(job, _first_blocks(job))
+        whole = sum(counted.sizes) == job.total_bytes
     if whole:
         documents, tokens = Range.exactly(sum(counted.documents)), Range.exactly(sum(counted.tokens))
     else:
         tokens = _extrapolate(counted.sizes, counted.tokens, job.total_bytes)
         documents = _extrapolate(counted.sizes, counted.documents, job.total_bytes)
-        if job.rules.separator is None:
+        if job.rules.separator is None and job.plain:
             documents = Range.exactly(sum(file.size > 0 for file in job.files))
     total = _add(tokens, documents) if job.eot_id is not None else tokens
     made = total.times(job.dtype.itemsize)
@@ -104,7 +114,8 @@ def check_space(job: Job, written: int = 0) -> str | None:
     So many bytes of it are written already.
     """
     free = storage.free_bytes(job.output) + written
-    if free > 2 * job.total_bytes * job.dtype.itemsize:  # a token and an end-of-text for every byte
+    # A token and an end-of-text for every byte; of what is compressed, for many more.
+    if free > 2 * job.total_bytes * job.dtype.itemsize * (1 if job.plain else _MOST_COMPRESSED):
         return None
     made = estimate_job(job).output_bytes
     if made.low > free:
@@ -117,7 +128,7 @@ def check_space(job: Job, written: int = 0) -> str | None:
 
 def separator_hint(job: Job) -> str | None:
     """Text that looks like many documents in one file, while no separator was given, deserves a word."""
-    if job.rules.separator is not None:
+    if job.rules.separator is not None or not job.plain:
         return None
     file = max(job.files, key=lambda file: file.size)
     with InputReader(file.path) as reader:
@@ -148,12 +159,44 @@ class _Counted:
     seconds_again: float
 
 
-def _count_all(job: Job) -> _Counted:
-    """Small inputs are simply encoded, and nothing is written."""
-    parts = [part for block in plan.blocks(job.files, job.rules) for part in block.parts]
-    rules = [plan.rules_for(job.files, job.files[part.file], job.rules) for part in parts]
-    pieces = [text.pieces_of(part, 0, rule, lambda _: False) for part, rule in zip(parts, rules, strict=True)]
-    return _count(job, [part.data for part in parts], [sum(found.begins) for found in pieces])
+def _count_blocks(job: Job, blocks: Iterator[plan.Block]) -> _Counted:
+    """What is in these Blocks, encoded and not written; bad records are left out. Sizes are bytes of the input."""
+    rules = dataclasses.replace(job.rules, on_error="skip")
+    encoder = Encoder(job.engines)
+    sizes, tokens, documents = [], [], []
+    new = again = 0.0
+    for block in blocks:
+        found = [
+            part.checked(rules).pieces(
+                job.bases[part.file], plan.rules_for(job.files, job.files[part.file], rules), lambda _: False
+            )
+            for part in block.parts
+        ]
+        texts = [piece for pieces in found for piece in pieces.data]
+        started = time.perf_counter()
+        tokens.append(len(encoder.encode(texts, suspicious=True)[0]))
+        seen = time.perf_counter()
+        encoder.encode(texts, suspicious=False)
+        new, again = new + seen - started, again + time.perf_counter() - seen
+        sizes.append(block.input_bytes)
+        documents.append(sum(sum(pieces.begins) for pieces in found))
+    return _Counted(sizes=sizes, tokens=tokens, documents=documents, seconds_new=new, seconds_again=again)
+
+
+def _first_blocks(job: Job) -> Iterator[plan.Block]:
+    """The first Blocks of some files, spread over all of them: records and compressed text have no other places to begin."""
+    count = min(len(job.files), _FILES)
+    each = _PLACES * _SPAN_BYTES // count
+    for i in range(count):
+        number = i * len(job.files) // count
+        size = 0
+        for block in plan.blocks(job.files, job.rules, Position(file=number)):
+            if block.parts and block.parts[0].file != number:
+                break
+            yield block
+            size += sum(part.size for part in block.parts)
+            if size >= each:
+                break
 
 
 def _count_samples(job: Job) -> _Counted:
@@ -208,9 +251,9 @@ def _samples(job: Job) -> Iterator[bytes]:
 
 def _extrapolate(sizes: list[int], counts: list[int], total: int) -> Range:
     """The ratio estimate of a total from spans, and its 95 % interval."""
-    ratio = sum(counts) / sum(sizes)
+    ratio = sum(counts) / max(1, sum(sizes))
     residues = sum((count - ratio * size) ** 2 for count, size in zip(counts, sizes, strict=True))
-    spread = math.sqrt(residues * len(sizes) / max(1, len(sizes) - 1)) / sum(sizes)
+    spread = math.sqrt(residues * len(sizes) / max(1, len(sizes) - 1)) / max(1, sum(sizes))
     return Range(
         low=int(max(0.0, ratio - 1.96 * spread) * total),
         middle=int(ratio * total),

@@ -11,8 +11,11 @@ import numpy.typing as npt
 
 from shardmill import budget, machine, plan, split, storage
 from shardmill.budget import Budget, Footprint
-from shardmill.documents import text
-from shardmill.documents.text import BEGINNING, Passages, Position, TextRules
+from shardmill.documents import columns, text
+from shardmill.documents.pieces import BEGINNING, Position
+from shardmill.documents.rules import Passages, TextRules
+from shardmill.documents.text import Part
+from shardmill.errors import InputError
 from shardmill.formats import raw
 from shardmill.manifest import when
 from shardmill.sources import InputFile, find_inputs
@@ -47,6 +50,8 @@ class Job:
     eot_id: int | None
     eot_side: str
     budget: Budget
+    plain: bool
+    """All inputs are plain text files, as far as a look at some of them tells."""
     big: bool
     """Larger than the page cache should hold."""
     checked_share: float = SHARE
@@ -95,10 +100,12 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     total = sum(file.size for file in files)
     dtype = raw.choose_dtype(tokenizer, spec.dtype)
     separator = text.escaped(spec.separator) if spec.separator is not None else None
-    side = spec.eot if spec.eot != "auto" else ("none" if len(files) == 1 and separator is None else raw.EOT_SIDE)
+    look = plan.look(files, spec.input_format, spec.field)
+    one_text = len(files) == 1 and separator is None and plan.is_text(files[0], spec.input_format)
+    side = spec.eot if spec.eot != "auto" else ("none" if one_text else raw.EOT_SIDE)
     eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
     engines = choose_engines(tokenizer, limits.engine, total, limits.cache_folder())
-    keep = _fit_budget(spec, engines, limits, many=separator is not None or len(files) > 1)
+    keep = _fit_budget(spec, engines, limits, look, many=not one_text)
     rules = TextRules(
         cuts=tokenizer.cuts,
         key=(lambda head, _: split.content_key(head, spec.seed))
@@ -109,6 +116,13 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         border=split.border(spec.split, spec.val_fraction, total) if spec.val_fraction else None,
         max_run_bytes=spec.max_run_bytes,
         block_bytes=min(limits.block_bytes, spec.max_run_bytes),
+        on_error=spec.on_error,
+        wanted=split.sampler(spec.sample, spec.seed),
+        join=spec.limit_documents is None and spec.limit_tokens is None,
+        field=spec.field,
+        input_format=spec.input_format,
+        max_window=look.window,
+        max_held=max(look.held, columns.LEAST_HELD),
     )
     return Job(
         spec=spec,
@@ -122,6 +136,7 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         eot_id=eot_id,
         eot_side=side,
         budget=keep,
+        plain=look.plain,
         big=storage.worth_dropping(total),
     )
 
@@ -138,6 +153,8 @@ def choose_splitter(
         return Splitter(mode=job.spec.split, limit=rules.border)
     if not fraction:
         return Splitter(mode="hash", limit=0)
+    if any(file.once for file in job.files):
+        return split.by_threshold(fraction)
     if left is not None and "limit" in left:
         return Splitter(mode="hash", limit=int(left["limit"]))
     found, start = split.Lowest(), BEGINNING
@@ -147,10 +164,10 @@ def choose_splitter(
     saved = time.monotonic()
     for block in plan.blocks(job.files, rules, start):
         for part in block.parts:
-            found.add(text.keys_of(part, job.bases[part.file], rules))
-            if part.starts and len(rules.known) < _KNOWN_PARTS:  # no need to find them again
-                rules.known[part.file, part.offset] = Passages(
-                    starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced
+            found.add(_keys(job, part))
+            if isinstance(part, Part) and part.starts and len(rules.known) < _KNOWN_PARTS:
+                rules.known[part.file, part.offset] = Passages(  # no need to find them again
+                    starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced, last=not part.open
                 )
         report(block.input_bytes)
         if found.count >= split.enough(fraction):
@@ -171,7 +188,18 @@ def choose_splitter(
     return splitter
 
 
-def _fit_budget(spec: Spec, engines: Engines, limits: Limits, *, many: bool) -> Budget:
+def _keys(job: Job, part: plan.Part) -> list[int]:
+    """The keys of what a Part will write. A bad record is told by the work itself, in its turn."""
+    base = job.bases[part.file]
+    if isinstance(part, Part) and job.spec.on_error != "skip":  # whether it is UTF-8 does not matter here
+        return text.keys_of(part, base, job.rules)
+    try:
+        return part.checked(job.rules).keys(base, job.rules)
+    except InputError:
+        return []
+
+
+def _fit_budget(spec: Spec, engines: Engines, limits: Limits, look: plan.Look, *, many: bool) -> Budget:
     """Measure what the libraries and one engine take here, and see what the budget allows beside them.
 
     For many documents the fast engine needs one library more.
@@ -187,9 +215,11 @@ def _fit_budget(spec: Spec, engines: Engines, limits: Limits, *, many: bool) -> 
         base=before,
         engine=engine,
         reference=budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes),
+        reading=budget.reading_reserve(look.window, look.held),
         worker=budget.worker_reserve(spec.max_run_bytes, replaces=spec.on_error == "replace"),
     )
     max_memory = limits.resolved_memory()
     if limits.max_memory is None:  # what a notebook or program held before is not ours to count
         max_memory += max(0, before - _OWN_BASE)
+        max_memory += max(0, min(footprint.reading, machine.memory() // 4 - max_memory))
     return budget.fit(max_memory, limits.resolved_workers(), footprint)

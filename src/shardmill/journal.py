@@ -17,7 +17,7 @@ from typing import Any
 import xxhash
 
 from shardmill import storage
-from shardmill.documents.text import BEGINNING, Position
+from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.errors import OutputError
 from shardmill.formats.files import FileState, OutputFiles
 from shardmill.manifest import Counts, check_name
@@ -38,6 +38,8 @@ class Checkpoint:
     val: bool = False
     """The side of the last document, which may not have ended."""
     tokens: int = 0
+    ended: int = 0
+    """Documents that were written to their end."""
     counts: Counts = field(default_factory=Counts)
     files: dict[str, FileState] = field(default_factory=dict)
 
@@ -93,6 +95,7 @@ class Journal:
             "position": asdict(reached.position),
             "val": reached.val,
             "tokens": reached.tokens,
+            "ended": reached.ended,
             "counts": asdict(reached.counts),
             "files": files,
         }
@@ -228,6 +231,7 @@ def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
         position=Position(**line["position"]),
         val=bool(line["val"]),
         tokens=int(line["tokens"]),
+        ended=int(line["ended"]),
         counts=Counts(**line["counts"]),
         files=files,
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from shardmill import budget, machine, plan
 from shardmill.block import Milled, inspect, mill_block
-from shardmill.documents.text import Position
+from shardmill.documents.pieces import Position
 from shardmill.errors import ShardmillError
 from shardmill.job import Job
 from shardmill.plan import Block
@@ -33,10 +33,12 @@ def mill_blocks(
     splitter: Splitter,
     start: Position,
     index: int,
-    write: Callable[[Milled], None],
+    write: Callable[[Milled], bool],
     idle: Callable[[], object],
 ) -> None:
-    """Mill all Blocks from start on and give each to write, in order, one at a time; call idle a few times a second.
+    """Mill the Blocks from start on and give each to write, in order, one at a time, until it wants no more.
+
+    Calls idle a few times a second.
 
     Passes on the first error any of the workers met. A Block's error counts as its result, so the first in
     the text is the one told.
@@ -82,7 +84,7 @@ class _Line:
     What is in flight is bounded, and is the least possible while the machine is short of memory.
     """
 
-    def __init__(self, job: Job, blocks: Iterator[Block], index: int, write: Callable[[Milled], None]) -> None:
+    def __init__(self, job: Job, blocks: Iterator[Block], index: int, write: Callable[[Milled], bool]) -> None:
         self.pressed = False
         self._blocks = blocks
         self._next = self._due = index
@@ -124,12 +126,14 @@ class _Line:
                     self._writing = False
                     break
             try:
-                self._write(due)
+                more = self._write(due)
             except BaseException:
                 self._stopped, self._writing = True, False
                 raise
             self._due += 1
             self._room.release()
+            if not more:
+                self.stop()
         if isinstance(due, ShardmillError):
             raise due
 

@@ -20,15 +20,18 @@ _LARGEST = 1 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """Everything that was read, accounted for (I6): documents = written + empty + rejected."""
+    """Everything that was read, accounted for (I6): documents = written + empty + rejected + not in the sample."""
 
     input_bytes: int = 0
     documents: int = 0
     documents_empty: int = 0
     documents_rejected: int = 0
+    documents_unsampled: int = 0
     documents_val: int = 0
     passages: int = 0
     passages_val: int = 0
+    passages_rejected: int = 0
+    passages_unsampled: int = 0
     byte_order_marks: int = 0
     replaced_characters: int = 0
     forced_cuts: int = 0

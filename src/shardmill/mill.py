@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from shardmill import folder, machine, rejects, storage
 from shardmill.block import Milled
-from shardmill.documents.text import BEGINNING, Position
+from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.errors import MismatchError, ShardmillError, TemporaryError
 from shardmill.estimates import check_space, separator_hint
 from shardmill.formats.files import OutputFiles
@@ -23,6 +23,7 @@ from shardmill.journal import Checkpoint, Checkpoints, Journal, Left
 from shardmill.line import mill_blocks
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
+from shardmill.quota import Quota
 from shardmill.spec import Limits, Spec
 
 Phase = Literal["loading", "splitting", "milling"]
@@ -67,6 +68,7 @@ class Done:
     position: Position = BEGINNING
     val: bool = False
     tokens: int = 0
+    ended: int = 0
     counts: Counts = field(default_factory=Counts)
     checked_bytes: int = 0
     resumed_bytes: int = 0
@@ -127,7 +129,8 @@ def _run(
         splitter = choose_splitter(job, left.split if left else None, log.split, _first_pass_reporter(job, report))
         output = _Output(job, files, log, limits, at)
         try:
-            mill_blocks(job, splitter, at.position, at.index, output.write, lambda: report(output.progress()))
+            if not output.full:
+                mill_blocks(job, splitter, at.position, at.index, output.write, lambda: report(output.progress()))
         finally:
             output.commit()
         made = _manifest_of(job, output.done, output.writer)
@@ -157,9 +160,11 @@ class _Output:
             position=at.position,
             val=at.val,
             tokens=at.tokens,
+            ended=at.ended,
             counts=at.counts,
             resumed_bytes=at.counts.input_bytes,
         )
+        self._quota = Quota(job, at.ended, at.tokens, at.counts.input_bytes)
         self._total_bytes = job.total_bytes
         self._files = files
         self._checkpoints = Checkpoints(
@@ -167,12 +172,20 @@ class _Output:
         )
         self._torn = False
 
-    def write(self, milled: Milled) -> None:
+    @property
+    def full(self) -> bool:
+        """Whether as much is written as was asked for."""
+        return self._quota.full
+
+    def write(self, milled: Milled) -> bool:
+        """Returns whether more is wanted."""
         done, self._torn = self.done, True
+        milled = self._quota.cut(milled)
         for run in milled.runs:
             done.val = done.val if run.val is None else run.val
             self.writer.append("val" if done.val else "train", run.tokens, run.ends)
             done.tokens += len(run.tokens)
+            done.ended += len(run.ends)
         if milled.rejects:
             self._files.append(rejects.NAME, memoryview(b"".join(reject.to_json() for reject in milled.rejects)))
         done.counts += milled.counts
@@ -181,6 +194,7 @@ class _Output:
         self._torn = False
         storage.reached("block-written")
         self._checkpoints.offer(done.counts.input_bytes, self._now)
+        return not self._quota.full
 
     def commit(self) -> None:
         """Make all that was written durable; not when a Block was left half-written, by an error that is on its way."""
@@ -198,13 +212,15 @@ class _Output:
             position=done.position,
             val=done.val,
             tokens=done.tokens,
+            ended=done.ended,
             counts=done.counts,
             files=self._files.states(),
         )
 
 
 def _manifest_of(job: Job, done: Done, writer: RawWriter) -> Manifest:
-    if done.counts.input_bytes != job.total_bytes:  # I6
+    limited = job.spec.limit_documents is not None or job.spec.limit_tokens is not None
+    if done.counts.input_bytes != job.total_bytes and not limited:  # I6
         raise ShardmillError(
             f"{done.counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
         )
@@ -249,7 +265,7 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
     notes = [job.engines.note] if job.engines.note else []
     if (hint := separator_hint(job)) is not None:
         notes.append(hint)
-    if job.rules.separator is not None and made.counts.documents <= len(job.files):
+    if job.rules.separator is not None and job.plain and made.counts.documents <= len(job.files):
         notes.append(f"the separator {job.spec.separator!r} does not occur in the text; each file was one document")
     if made.counts.forced_cuts:
         notes.append(
@@ -259,6 +275,10 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
         notes.append(
             f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
         )
+    if made.counts.documents_rejected:
+        notes.append(f"{made.counts.documents_rejected:,} bad documents were left out (--on-error skip)")
+    if made.counts.passages_rejected:
+        notes.append(f"{made.counts.passages_rejected:,} bad passages of running text were left out (--on-error skip)")
     if job.spec.val_fraction and not any(file.split == "val" for file in made.files):
         notes.append("there is no val.bin: too few different documents or passages for the split that was asked for")
     return tuple(notes)

@@ -1,17 +1,53 @@
 """InputFiles → Blocks: the units of work, cut as the files are read, the same for the same files and rules."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from shardmill.documents import text
-from shardmill.documents.text import BEGINNING, Part, Position, TextRules
+from shardmill.documents import arrow, columns, detect, jsonl, parquet, tables, text
+from shardmill.documents.compression import MAX_HELD, Decompressed
+from shardmill.documents.pieces import BEGINNING, Pieces, Position
+from shardmill.documents.records import Counted, Place
+from shardmill.documents.rules import FIRST_PART_BYTES, TextRules
 from shardmill.errors import InputError
 from shardmill.sources import InputFile
-from shardmill.spec import WHOLE_FILE_BYTES
-from shardmill.storage import InputReader, show
+from shardmill.spec import WHOLE_FILE_BYTES, InputFormat
+from shardmill.storage import InputReader, Reader, open_input, show
 
 _MAX_PARTS = 4096
+_LOOKS = 32
+
+
+class Checked(Protocol):
+    """A Part that was found to be good, or of which is known what is not."""
+
+    def keys(self, base: int, rules: TextRules, /) -> list[int]:
+        """What decides the split of each document or passage that begins in it and will be written."""
+
+    def pieces(self, base: int, rules: TextRules, is_val: Callable[[int], bool], /) -> Pieces: ...
+
+    def place_of(self, piece: int, offset: int, /) -> str:
+        """Where a piece stands, in words."""
+
+
+class Part(Protocol):
+    """Some documents of one file, or a stretch of one; read in order, and taken apart by a worker."""
+
+    @property
+    def file(self) -> int: ...
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of text."""
+
+    @property
+    def after(self) -> Position:
+        """Where the next Part begins."""
+
+    def checked(self, rules: TextRules, /) -> Checked:
+        """Raises InputError for the first bad record in it, if bad records are errors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +58,6 @@ class Block:
     parts: tuple[Part, ...]
     input_bytes: int
     """Bytes of the inputs that are done with when this Block is, byte order marks included."""
-    empty_files: int
-    byte_order_marks: int
     after: Position
     """Where the next Block begins."""
 
@@ -38,42 +72,21 @@ def blocks(
 ) -> Iterator[Block]:
     """All text of all files in order, Block after Block; from start on, the first Block with this index."""
     parts: list[Part] = []
-    size = empty = marks = done = 0
+    size = done = 0
     after = start
-    for number, (file, base) in enumerate(zip(files, file_bases(files), strict=True)):
-        if number < start.file:
-            continue
-        position = start if number == start.file else Position(file=number)
-        end = position.offset
-        for part in _parts_of(position, file, base, rules_for(files, file, rules), drop_behind=drop_behind):
-            if parts and (
-                size + len(part.data) > (rules.block_bytes if index else text.FIRST_PART_BYTES)
-                or len(parts) == _MAX_PARTS
-            ):
-                yield Block(
-                    index=index,
-                    parts=tuple(parts),
-                    input_bytes=done,
-                    empty_files=empty,
-                    byte_order_marks=marks,
-                    after=after,
-                )
-                parts, size, empty, marks, done, index = [], 0, 0, 0, 0, index + 1
-            marks += end == 0 and part.offset > 0
-            done += part.offset + len(part.data) - end
-            end = part.offset + len(part.data)
-            after = part.after
+    for part, spent, position in _all_parts(files, rules, start, drop_behind=drop_behind):
+        if part is not None and parts:
+            most = rules.block_bytes if index else min(rules.block_bytes, FIRST_PART_BYTES)
+            if size + part.size > most or len(parts) == _MAX_PARTS:
+                yield Block(index=index, parts=tuple(parts), input_bytes=done, after=after)
+                parts, size, done, index = [], 0, 0, index + 1
+        done += spent
+        after = position
+        if part is not None:
             parts.append(part)
-            size += len(part.data)
-        if end == 0:  # nothing in it, but perhaps a mark
-            empty += 1
-            marks += file.size > 0
-            done += file.size
-            after = Position(file=number + 1)
-    if done or empty:
-        yield Block(
-            index=index, parts=tuple(parts), input_bytes=done, empty_files=empty, byte_order_marks=marks, after=after
-        )
+            size += part.size
+    if done or parts:
+        yield Block(index=index, parts=tuple(parts), input_bytes=done, after=after)
 
 
 def file_bases(files: Sequence[InputFile]) -> list[int]:
@@ -91,16 +104,84 @@ def rules_for(files: Sequence[InputFile], file: InputFile, rules: TextRules) -> 
     return rules if running else dataclasses.replace(rules, passage_bytes=None)
 
 
-def _parts_of(start: Position, file: InputFile, base: int, rules: TextRules, *, drop_behind: bool) -> Iterator[Part]:
-    if file.size == 0:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """What a look at some of the files tells before the work begins."""
+
+    plain: bool
+    """All are plain text."""
+    window: int
+    """What decompressing them takes."""
+    held: int
+    """What of them must be held at once: a page, a record batch, a record of a compressed stream. 0: nothing."""
+
+
+def look(files: Sequence[InputFile], asked: InputFormat, field: str) -> Look:
+    """Open the files that are not plain text by name, a few of them, and the first of the others."""
+    odd = [file for file in files if detect.suffixes(file.path)[0] not in detect.TEXT or file.once]
+    plain, window, held = not odd and asked in ("auto", "text"), 0, 0
+    for file in [*files[:1], *odd[:: max(1, len(odd) // _LOOKS)]]:
+        if file.once:
+            continue
+        with contextlib.suppress(InputError), open_input(file) as reader:
+            own = detect.window(reader)
+            found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
+            window = max(window, own)
+            held = max(held, MAX_HELD if own else 0)
+            plain &= found == "text" and not own
+            if found == "parquet":
+                held = max(held, columns.LEAST_HELD, parquet.largest_page(reader, field))
+            elif found == "arrow":
+                held = max(held, columns.LEAST_HELD, arrow.largest_batch(reader))
+            if found in ("parquet", "arrow"):
+                columns.return_memory()
+    return Look(plain=plain, window=window, held=held)
+
+
+def is_text(file: InputFile, asked: InputFormat) -> bool:
+    """Whether this one file is text, compressed or not, and so perhaps one running text."""
+    if asked != "auto" or file.once:
+        return asked in ("auto", "text") and detect.FORMATS.get(detect.suffixes(file.path)[0], "text") == "text"
+    try:
+        with open_input(file) as reader:
+            own = detect.window(reader)
+            return detect.format_of(detect.uncompressed(reader, max_window=own), asked) == "text"
+    except InputError:
+        return False  # told in its turn
+
+
+def _all_parts(
+    files: Sequence[InputFile], rules: TextRules, start: Position, *, drop_behind: bool
+) -> Iterator[tuple[Part | None, int, Position]]:
+    """Each Part, how many bytes are done with it, and where reading goes on; None: the end of a file, only bytes are done."""
+    for number, (file, base) in enumerate(zip(files, file_bases(files), strict=True)):
+        if number < start.file:
+            continue
+        position = start if number == start.file else Position(file=number)
+        done = -1
+        try:
+            with open_input(file, drop_behind=drop_behind) as reader:
+                _refuse_changed(file, reader)
+                source = _Source(file, reader, rules)
+                for part in source.parts(position, base, rules_for(files, file, rules)):
+                    if done < 0:
+                        done = source.spent(position)
+                    spent = source.spent(part.after) if part.after.file == number else max(done, file.size)
+                    yield part, spent - done, part.after
+                    done = spent
+                if done < 0:
+                    done = source.spent(position)
+                _refuse_changed(file, reader)  # while it was read: what was read may be of two versions
+        except InputError as e:
+            yield _failed(file, number, e, rules), 0, Position(file=number + 1)
+            if rules.on_error != "skip":
+                return
+        yield None, max(0, file.size - max(done, 0)), Position(file=number + 1)
+
+
+def _refuse_changed(file: InputFile, reader: Reader) -> None:
+    if not isinstance(reader, InputReader):
         return
-    with InputReader(file.path, drop_behind=drop_behind) as reader:
-        _refuse_changed(file, reader)
-        yield from text.read_parts(start, reader, base, rules)
-        _refuse_changed(file, reader)  # while it was read: what was read may be of two versions
-
-
-def _refuse_changed(file: InputFile, reader: InputReader) -> None:
     size, modified_ns = reader.now()
     if size != file.size:
         raise InputError(
@@ -110,3 +191,59 @@ def _refuse_changed(file: InputFile, reader: InputReader) -> None:
         raise InputError(
             f"{show(file.path)}: was modified since the job began; let whatever writes it finish, then start again with --overwrite"
         )
+
+
+class _Source:
+    """One open file: its format, and how much of it is done at a Position."""
+
+    def __init__(self, file: InputFile, reader: Reader, rules: TextRules) -> None:
+        self._file = file
+        self._reader = detect.uncompressed(reader, max_window=rules.max_window)
+        self._format = detect.format_of(self._reader, rules.input_format)
+        if rules.border is not None and (self._format == "arrow" or isinstance(self._reader, Decompressed)):
+            raise InputError(
+                f"{show(file.path)}: --split head and tail go by places in the input, and a compressed or Arrow file tells none beforehand; use --split hash, or decompress it first"
+            )
+
+    def parts(self, start: Position, base: int, rules: TextRules) -> Iterator[Part]:
+        match self._format:
+            case "jsonl":
+                yield from jsonl.read_parts(start, self._reader, base, rules)
+            case "csv" | "tsv":
+                delimiter = "," if self._format == "csv" else "\t"
+                yield from tables.read_parts(start, self._reader, base, rules, delimiter)
+            case "parquet":
+                yield from parquet.read_parts(start, self._reader, base, rules)
+            case "arrow":
+                yield from arrow.read_parts(start, self._reader, base, rules)
+            case _:
+                yield from self._text(start, base, rules)
+
+    def spent(self, position: Position) -> int:
+        """The bytes of the file that are done where reading goes on at this Position."""
+        if isinstance(self._reader, Decompressed):
+            return self._reader.spent(position.offset)
+        return position.offset
+
+    def _text(self, start: Position, base: int, rules: TextRules) -> Iterator[Part]:
+        none = True
+        for part in text.read_parts(start, self._reader, base, rules):
+            none = False
+            yield part
+        after = Position(file=start.file + 1)
+        damage = getattr(self._reader, "damage", None)
+        if damage is not None:
+            place = Place(path=self._file.path)
+            yield Counted(file=start.file, after=after, place=place, complaint=f"the rest of it is lost: {damage}")
+        elif none and not start.offset:  # nothing in it, but perhaps a mark
+            marks = len(self._reader.read(0, 1))
+            yield Counted(file=start.file, after=after, place=Place(path=self._file.path), empty=1, marks=marks)
+
+
+def _failed(file: InputFile, number: int, error: InputError, rules: TextRules) -> Counted:
+    """A file that cannot be read, or not on: told in its turn, after what comes before it."""
+    after, place = Position(file=number + 1), Place(path=file.path)
+    if rules.on_error == "skip":
+        message = str(error).removeprefix(f"{show(file.path)}: ")
+        return Counted(file=number, after=after, place=place, complaint=message)
+    return Counted(file=number, after=after, place=place, error=error)

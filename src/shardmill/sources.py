@@ -7,29 +7,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardmill.documents.compression import SUFFIXES
+from shardmill.documents.detect import FORMATS, is_known
 from shardmill.errors import InputError, UsageError
 from shardmill.storage import input_error, show
 
-TEXT_SUFFIXES = (".txt", ".text", ".md")
-# Files that are surely not plain text, by name. Milling their bytes as text would be wrong without a sound.
-_NOT_TEXT = (
-    ".jsonl",
-    ".ndjson",
-    ".json",
-    ".parquet",
-    ".arrow",
-    ".feather",
-    ".csv",
-    ".tsv",
-    ".gz",
-    ".zst",
-    ".bz2",
-    ".xz",
-    ".zip",
-    ".tar",
-    ".bin",
-    ".npy",
-    ".pdf",
+# Files that hold no text in any form that is read, by name.
+_NOT_TEXT = (".zip", ".tar", ".tgz", ".7z", ".rar", ".bin", ".npy", ".npz", ".pt", ".safetensors", ".pdf", ".docx")
+
+# What stands beside the text in folders that datasets saves, and in our own: it is not taken from a folder.
+_BESIDES = frozenset(
+    ("dataset_info.json", "dataset_dict.json", "state.json", "manifest.json", "run.json", "rejects.jsonl")
 )
 
 
@@ -40,6 +28,8 @@ class InputFile:
     path: str
     size: int
     modified_ns: int
+    once: bool = False
+    """It can be read only once, so there is no first pass over it."""
 
 
 def find_inputs(patterns: Iterable[str]) -> tuple[InputFile, ...]:
@@ -71,7 +61,7 @@ def _expand(pattern: str) -> Iterator[str]:
     if pattern == "-" or "://" in pattern:
         raise UsageError(f"{show(pattern)}: this version reads local files only; save the data as a file first")
     if os.path.isdir(pattern):
-        yield from _text_files_in(pattern)
+        yield from _files_in(pattern)
     elif os.path.exists(pattern) or not glob.has_magic(pattern):
         yield _checked(pattern)
     else:
@@ -80,12 +70,12 @@ def _expand(pattern: str) -> Iterator[str]:
             raise InputError(f"{show(pattern)}: no file matches this pattern; try it with ls")
         for match in matches:
             if os.path.isdir(match):
-                yield from _text_files_in(match)
+                yield from _files_in(match)
             else:
                 yield _checked(match)
 
 
-def _text_files_in(folder: str) -> Iterator[str]:
+def _files_in(folder: str) -> Iterator[str]:
     def unreadable(e: OSError) -> None:
         raise input_error(str(e.filename), e)
 
@@ -95,20 +85,22 @@ def _text_files_in(folder: str) -> Iterator[str]:
         names += [
             os.path.join(parent, name)
             for name in files
-            if name.lower().endswith(TEXT_SUFFIXES) and not name.startswith(".")
+            if is_known(name) and name not in _BESIDES and not name.startswith(".")
         ]
     if not names:
         raise InputError(
-            f"{show(folder)}: no text in this folder; looked for files ending in {', '.join(TEXT_SUFFIXES)}. Files with other names can be given one by one or as a glob."
+            f"{show(folder)}: no text in this folder; looked for files ending in {', '.join(FORMATS)}, and each of them with {', '.join(SUFFIXES)} behind it. Files with other names can be given one by one or as a glob."
         )
     yield from sorted(names, key=natural_key)
 
 
 def _checked(path: str) -> str:
     suffix = Path(path).suffix.lower()
+    if ".tar." in os.path.basename(path).lower():
+        suffix = ".tar"
     if suffix in _NOT_TEXT:
         raise InputError(
-            f"{show(path)}: this version reads plain text, and {suffix} is not; turn it into a .txt file first, or rename it if it really is plain text"
+            f"{show(path)}: {suffix} is none of the formats that are read ({', '.join(FORMATS)}); turn it into one of them first, or rename it if it really is text"
         )
     return path
 

@@ -12,6 +12,7 @@ Eot = Literal["auto", "after", "before", "none"]
 Split = Literal["hash", "tail", "head"]
 Dtype = Literal["auto", "uint16", "uint32"]
 OnError = Literal["stop", "skip", "replace"]
+InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"]
 Engine = Literal["auto", "gigatoken", "reference"]
 
 # Text without a single place to cut is cut by force after this many bytes. There must be a maximum: one such
@@ -40,6 +41,12 @@ class Spec:
     seed: int = 0
     dtype: Dtype = "auto"
     on_error: OnError = "stop"
+    input_format: InputFormat = "auto"
+    field: str = "text"
+    """The JSON field or the column that holds the text; a.b is field b of field a."""
+    sample: float | None = None
+    limit_documents: int | None = None
+    limit_tokens: int | None = None
     max_run_bytes: int = MAX_RUN_BYTES
     passage_bytes: int = PASSAGE_BYTES
 
@@ -58,10 +65,17 @@ class Spec:
             )
         if self.separator == "":
             raise UsageError("the separator is empty; leave it out to make each file one document")
-        for field, allowed in _CHOICES.items():
-            value = getattr(self, field)
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
             if value not in allowed:
-                raise UsageError(f"{field} {value!r} is not known; choose one of {', '.join(allowed)}")
+                raise UsageError(f"{name} {value!r} is not known; choose one of {', '.join(allowed)}")
+        if not self.field:
+            raise UsageError("the field is empty; name the JSON field or column that holds the text, such as text")
+        if self.sample is not None and not 0 < self.sample <= 1:
+            raise UsageError(f"sample {self.sample} is outside 0 < s ≤ 1; 0.1 keeps about a tenth of the documents")
+        for name, limit in (("limit_documents", self.limit_documents), ("limit_tokens", self.limit_tokens)):
+            if limit is not None and limit < 1:
+                raise UsageError(f"{name} {limit} is less than 1; leave it out to mill everything")
         if not 8 <= self.passage_bytes <= self.max_run_bytes // 2:
             raise UsageError(
                 f"passage_bytes {self.passage_bytes:,} must be at least 8 and at most half of max_run_bytes, {self.max_run_bytes:,}"
@@ -114,4 +128,5 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "split": ("hash", "tail", "head"),
     "dtype": ("auto", "uint16", "uint32"),
     "on_error": ("stop", "skip", "replace"),
+    "input_format": ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"),
 }

@@ -2,6 +2,7 @@
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import xxhash
@@ -11,6 +12,7 @@ from shardmill.spec import Split
 # With fewer expected than this, chance would decide too much: 40 ± 6 is still near what was asked for.
 FEW = 40
 _ALL = 1 << 64
+_SAMPLE_SEED = 0x5A3C_9D17_42E8_B60F
 _SMALLEST_PASSAGE = 16 << 10  # more than a context of 1,024 tokens in every language
 
 
@@ -28,6 +30,14 @@ class Splitter:
 def content_key(head: bytes, seed: int) -> int:
     """64 bits from the beginning of a document: equal documents go the same way, wherever they stand."""
     return xxhash.xxh3_64_intdigest(head, seed=seed & (_ALL - 1))
+
+
+def sampler(share: float | None, seed: int) -> Callable[[bytes], bool] | None:
+    """Whether a document is in the sample, by its beginning; independent of where the split puts it."""
+    if share is None or share == 1:
+        return None
+    limit, own = int(share * _ALL), (seed ^ _SAMPLE_SEED) & (_ALL - 1)
+    return lambda head: xxhash.xxh3_64_intdigest(head, seed=own) < limit
 
 
 def border(mode: Split, val_fraction: float, total_bytes: int) -> int | None:

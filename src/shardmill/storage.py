@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import xxhash
 
@@ -49,6 +50,31 @@ watch: Callable[[str], None] = _ignore
 
 def reached(step: str) -> None:
     watch(step)
+
+
+class Reader(Protocol):
+    """An input, read by position and mostly forward.
+
+    What lies at or after the last done_until(), and 4 KiB before it, can be read again; the rest may be gone.
+    """
+
+    path: str
+
+    @property
+    def size(self) -> int | None:
+        """None: not known until the end is reached."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly the bytes [offset, offset + length), fewer only at the end."""
+
+    def done_until(self, offset: int) -> None:
+        """Nothing before offset is needed again."""
+
+    def __enter__(self) -> "Reader": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class InputReader:
@@ -105,6 +131,17 @@ class InputReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Named(Protocol):
+    """What can be opened: an InputFile."""
+
+    @property
+    def path(self) -> str: ...
+
+
+def open_input(file: Named, *, drop_behind: bool = False) -> Reader:
+    return InputReader(file.path, drop_behind=drop_behind)
 
 
 class GrowingFile:

@@ -16,12 +16,13 @@ import xxhash
 
 from shardmill import journal, manifest, rejects
 from shardmill.block import Milled, Run
-from shardmill.documents.text import BEGINNING
+from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.formats.files import SEGMENT_BYTES
-from shardmill.job import choose_splitter, describe, make_job
+from shardmill.job import Job, choose_splitter, describe, make_job
 from shardmill.line import mill_blocks
 from shardmill.manifest import Manifest
+from shardmill.quota import Quota
 from shardmill.sources import find_inputs
 from shardmill.spec import Limits, Spec
 from shardmill.storage import InputReader, show
@@ -214,7 +215,7 @@ def _verify_source(
     limits = dataclasses.replace(limits, engine="reference") if how == "all" else limits
     job = dataclasses.replace(make_job(spec, files, vocabulary, limits), checked_share=SAMPLE)
     splitter = choose_splitter(job, None, lambda _: None, lambda _: None)
-    comparison = _Comparison(checked.output, made)
+    comparison = _Comparison(checked.output, made, job)
     try:
         mill_blocks(
             job,
@@ -263,7 +264,8 @@ class _Different(Exception):
 class _Comparison:
     """Reads the files along with the milled Blocks, and raises at the first token that differs."""
 
-    def __init__(self, folder: Path, made: Manifest) -> None:
+    def __init__(self, folder: Path, made: Manifest, job: Job) -> None:
+        self._quota = Quota(job, 0, 0, 0)
         self.input_bytes = self.checked_bytes = 0
         self._dtype = np.dtype(made.dtype)
         self._files = {file.split: InputReader(str(folder / file.name)) for file in made.files}
@@ -271,12 +273,14 @@ class _Comparison:
         self._at = {"train": 0, "val": 0}
         self._val = False
 
-    def write(self, milled: Milled) -> None:
+    def write(self, milled: Milled) -> bool:
+        milled = self._quota.cut(milled)
         for run in milled.runs:
             self._val = self._val if run.val is None else run.val
             self._compare("val" if self._val else "train", run)
         self.input_bytes += milled.counts.input_bytes
         self.checked_bytes += milled.checked_bytes
+        return not self._quota.full
 
     def finish(self) -> None:
         for split, reader in self._files.items():

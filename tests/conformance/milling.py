@@ -31,6 +31,9 @@ class Milled:
     val: list[int] = field(default_factory=list)
     runs: list[tuple[bool, list[int]]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    rejects: list = field(default_factory=list)
+    after: list = field(default_factory=list)
+    """After each Block: where the next begins, the side, what was written until then, and what was counted."""
 
     @property
     def both(self):
@@ -50,20 +53,23 @@ def encoder(tokenizer, engine):
 @lru_cache(maxsize=1)
 def _budget():
     spec = Spec(inputs=("any",), output="any")
-    return _fit_budget(spec, engines("r50k_base", "reference"), Limits(max_memory=PLENTY, workers=1), many=True)
+    look = plan.Look(plain=True, window=0, held=0)
+    return _fit_budget(spec, engines("r50k_base", "reference"), Limits(max_memory=PLENTY, workers=1), look, many=True)
 
 
 @contextmanager
-def folder_of(files: list[bytes]) -> Iterator[tuple[Path, list[str]]]:
+def folder_of(files: list[bytes] | dict[str, bytes]) -> Iterator[tuple[Path, list[str]]]:
+    named = files if isinstance(files, dict) else {f"{number:03}.txt": data for number, data in enumerate(files)}
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"{number:03}.txt" for number in range(len(files))]
-        for path, data in zip(paths, files, strict=True):
+        paths = [Path(folder) / name for name in named]
+        for path, data in zip(paths, named.values(), strict=True):
             path.write_bytes(data)
         yield Path(folder), [str(path) for path in paths]
 
 
-def mill_files(files: list[bytes], *, engine="gigatoken", block_bytes=1 << 20, **choices) -> Milled:
-    """Mill files of these contents, block after block."""
+@contextmanager
+def job_of(files, *, engine="gigatoken", block_bytes=1 << 20, **choices):
+    """A Job on files of these contents, and its splitter."""
     with folder_of(files) as (folder, paths):
         spec = Spec(inputs=tuple(paths), output=str(folder / "out"), **choices)
         found, tokenizer = jobs.find_inputs(spec.inputs), load_once(spec.tokenizer)
@@ -72,17 +78,30 @@ def mill_files(files: list[bytes], *, engine="gigatoken", block_bytes=1 << 20, *
             patch.object(jobs, "_fit_budget", lambda *_, **__: _budget()),
         ):
             job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
-        splitter = jobs.choose_splitter(job, None, lambda _: None, lambda _: None)
-        out, val, counts = Milled(), False, Counts()
-        for block in plan.blocks(job.files, job.rules):
-            milled = blocks.mill_block(job, splitter, encoder(spec.tokenizer, engine), blocks.inspect(job, block))
-            counts += milled.counts
-            for run in milled.runs:
-                val = val if run.val is None else run.val
-                (out.val if val else out.train).extend(run.tokens.tolist())
-                out.runs.append((val, run.tokens.tolist()))
-        out.counts = asdict(counts)
-        return out
+        yield job, jobs.choose_splitter(job, None, lambda _: None, lambda _: None)
+
+
+def mill_blocks(job, splitter, start=None, index=0, val=False):
+    """Mill from a Position on, block after block, as the mill commits them."""
+    out, counts = Milled(), Counts()
+    used = encoder(job.spec.tokenizer, "reference" if job.engines.guard is None else "gigatoken")
+    for block in plan.blocks(job.files, job.rules, start or plan.BEGINNING, index):
+        milled = blocks.mill_block(job, splitter, used, blocks.inspect(job, block))
+        counts += milled.counts
+        out.rejects += milled.rejects
+        for run in milled.runs:
+            val = val if run.val is None else run.val
+            (out.val if val else out.train).extend(run.tokens.tolist())
+            out.runs.append((val, run.tokens.tolist()))
+        out.after.append((milled.after, val, len(out.train), len(out.val), counts, len(out.rejects)))
+    out.counts = asdict(counts)
+    return out
+
+
+def mill_files(files, **choices) -> Milled:
+    """Mill files of these contents (or names and contents), block after block."""
+    with job_of(files, **choices) as (job, splitter):
+        return mill_blocks(job, splitter)
 
 
 def mill_text(text: str, **choices) -> Milled:

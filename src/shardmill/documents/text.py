@@ -5,69 +5,24 @@ so the tokens do not depend on how large Parts are. Only text without any such p
 cut by force, at that distance from the last exact cut: a place that the content alone decides.
 """
 
+import codecs
+import dataclasses
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from xxhash import xxh3_64_intdigest
-
-from shardmill.cuts import CONTEXT_BYTES, Cuts
+from shardmill.cuts import CONTEXT_BYTES
+from shardmill.documents import utf8
+from shardmill.documents.passages import BEFORE_BYTES, character_boundary, find_passages
+from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.rules import BOM, DOCUMENT_HEAD, PASSAGE_HEAD, TextRules, block_bytes, growing
 from shardmill.errors import InputError
-from shardmill.storage import InputReader, show
-
-BOM = b"\xef\xbb\xbf"
-# All of the first Part is checked against the reference tokenizer, which is slow: it is kept small.
-FIRST_PART_BYTES = 64 << 10
-# A document goes to train or val by a hash of its beginning, a passage by a hash of less: it is smaller.
-DOCUMENT_HEAD = 64 << 10
-PASSAGE_HEAD = 4 << 10
+from shardmill.rejects import Reject
+from shardmill.storage import Reader, show
 
 # Each document of a block takes some 200 bytes beside its text.
 _MAX_DOCUMENTS = 16 << 10
-# The rules for cuts look back two characters.
-_BEFORE_BYTES = 8
-
-Key = Callable[[bytes, int], int]
-"""The beginning of a document or passage, and its byte offset in the whole job → what decides its split."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Position:
-    """A place where reading can begin again: a file, a byte in it, and where the document at that byte began."""
-
-    file: int = 0
-    offset: int = 0
-    begin: int = 0
-
-
-BEGINNING = Position()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Passages:
-    """The passages in a stretch of text: where each begins, what decides its split, and where the last ends."""
-
-    starts: tuple[int, ...]
-    keys: tuple[int, ...]
-    end: int
-    forced: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextRules:
-    """How text becomes documents, and documents Parts. Only block_bytes does not change the result."""
-
-    cuts: Cuts
-    key: Key
-    separator: bytes | None
-    passage_bytes: int | None
-    """Judge running text by passages of about this size; None: judge each document as a whole."""
-    border: int | None
-    """A byte offset in the whole job where a passage must begin, as near as the text allows."""
-    max_run_bytes: int
-    block_bytes: int
-    known: dict[tuple[int, int], Passages] = field(default_factory=dict)
-    """Passages that a first pass found already, by file and offset."""
+_LOOK_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,100 +41,170 @@ class Part:
     open: bool
     forced: bool = False
     """The cut at the end of this Part had to be forced."""
+    mark: bool = False
+    """A byte order mark stood before it."""
+    dropped: bool = False
+    """It belongs to a long document that is not in the sample."""
+    passed: int = 0
+    """Bytes of a long document that is left out, for the reason in complaint; data is empty then."""
+    complaint: str | None = None
+    path: str = ""
 
     @property
     def continues(self) -> bool:
         return self.offset > self.begin
 
     @property
+    def size(self) -> int:
+        return len(self.data)
+
+    @property
     def after(self) -> Position:
         """Where the next Part begins."""
-        end = self.offset + len(self.data)
+        end = self.offset + len(self.data) + self.passed
         return Position(file=self.file, offset=end, begin=self.begin if self.open else end)
+
+    def checked(self, rules: TextRules) -> "Text":
+        invalid = not utf8.is_valid(self.data)
+        if invalid and rules.on_error == "stop":
+            raise utf8.refusal(self.path, self.offset, self.data)
+        return Text(part=self, invalid=invalid)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pieces:
-    """What is to be encoded, column by column.
+class Text:
+    """A Part of which is known whether all of it is UTF-8."""
 
-    Piece i is data[i], at byte offsets[i] of the Part. val[i] says where it goes; None: where the piece
-    before it went. begins[i] and ends[i] tell whether it is the beginning or the end of its document.
-    """
+    part: Part
+    invalid: bool
 
-    data: list[bytes]
-    offsets: list[int]
-    val: list[bool | None]
-    begins: list[bool]
-    ends: list[bool]
-    empty_documents: int
-    passages: tuple[int, int]
-    """How many passages these are, and how many of them are val; (0, 0) when documents are judged whole."""
+    def keys(self, base: int, rules: TextRules) -> list[int]:
+        if self.invalid and rules.on_error == "skip":
+            rules = dataclasses.replace(rules, wanted=_and_valid(rules.wanted))
+        return keys_of(self.part, base, rules)
+
+    def pieces(self, base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
+        found = pieces_of(self.part, base, rules, is_val, invalid=self.invalid)
+        if self.invalid and rules.on_error == "replace":
+            _repair(found)
+        return found
+
+    def place_of(self, _piece: int, offset: int) -> str:
+        return f"{show(self.part.path)} byte {self.part.offset + offset:,}"
 
 
-def read_parts(start: Position, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
-    """The Parts of one file, from start on; the file begins at byte base of the job. Consecutive, complete, never empty."""
-    head = reader.read(0, 4 << 10)
+def read_parts(
+    start: Position, reader: Reader, base: int, rules: TextRules, *, is_value: bool = False
+) -> Iterator[Part]:
+    """The Parts of one file, or of one value, from start on; it begins at byte base of the job. Consecutive and complete."""
+    head = b"" if is_value else reader.read(0, 4 << 10)
     refuse_other_encodings(reader.path, head)
-    if start.offset == 0 and head.startswith(BOM):
+    mark = start.offset == 0 and head.startswith(BOM)
+    if mark:
         start = Position(file=start.file, offset=len(BOM), begin=len(BOM))
     read = _read_documents if rules.passage_bytes is None else _read_passages
-    yield from read(start, reader, base, rules)
+    for part in read(start, reader, base, rules):
+        yield dataclasses.replace(part, mark=mark) if mark else part
+        mark = False
+        reader.done_until(part.after.offset)
 
 
-def pieces_of(part: Part, base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
+def pieces_of(
+    part: Part, base: int, rules: TextRules, is_val: Callable[[int], bool], *, invalid: bool = False
+) -> Pieces:
     """The documents of one Part, or its passages, neighbours that go the same way joined."""
-    return _pieces_of_passages(part, is_val) if part.starts else _pieces_of_documents(part, base, rules, is_val)
+    suspect = invalid and rules.on_error == "skip"
+    found = (
+        _pieces_of_passages(part, rules, is_val, suspect=suspect)
+        if part.starts
+        else _pieces_of_documents(part, base, rules, is_val, suspect=suspect)
+    )
+    if part.mark:
+        found.count("byte_order_marks", at=0)
+    if part.forced:
+        found.count("forced_cuts", at=len(found.data) - 1)
+    return found
 
 
 def keys_of(part: Part, base: int, rules: TextRules) -> list[int]:
-    """The keys of the documents or passages that begin in this Part, the empty ones aside."""
-    if part.starts or part.open:
+    """The keys of the documents or passages that begin in this Part, those aside that are empty or not wanted."""
+    wanted = rules.wanted
+    if part.dropped:
+        return []
+    if part.open and not part.starts:
         return list(part.keys)
+    if part.starts:
+        if wanted is None:
+            return list(part.keys)
+        return [key for key, data in zip(part.keys, _passages(part), strict=True) if wanted(data[:PASSAGE_HEAD])]
     documents = _documents(part, rules.separator)
-    keys = [rules.key(text[:DOCUMENT_HEAD], base + part.offset + offset) for text, offset in documents if text]
-    return keys[1:] if part.continues and documents[0][0] else keys
+    if part.continues:
+        del documents[0]
+    return [
+        rules.key(text[:DOCUMENT_HEAD], base + part.offset + offset)
+        for text, offset in documents
+        if text and (wanted is None or wanted(text[:DOCUMENT_HEAD]))
+    ]
 
 
-def _pieces_of_passages(part: Part, is_val: Callable[[int], bool]) -> Pieces:
+def _passages(part: Part) -> list[bytes]:
+    return [part.data[a:b] for a, b in zip(part.starts, [*part.starts[1:], len(part.data)], strict=True)]
+
+
+def _pieces_of_passages(part: Part, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool) -> Pieces:
     val = [is_val(key) for key in part.keys]
-    turns = [0, *(i for i in range(1, len(val)) if val[i] != val[i - 1])]
+    apart = not rules.join or rules.wanted is not None or rules.on_error == "skip"
+    turns = [0, *(i for i in range(1, len(val)) if apart or val[i] != val[i - 1])]
     offsets = [part.starts[i] for i in turns]
     count = len(turns)
-    return Pieces(
+    found = Pieces(
         data=[part.data[a:b] for a, b in zip(offsets, [*offsets[1:], len(part.data)], strict=True)],
         offsets=offsets,
         val=[val[i] for i in turns],
         begins=[not part.continues] + [False] * (count - 1),
         ends=[False] * (count - 1) + [not part.open],
-        empty_documents=0,
-        passages=(len(val), sum(val)),
+        passages=[b - a for a, b in zip(turns, [*turns[1:], len(val)], strict=True)],
     )
+    if suspect or rules.wanted is not None:
+        for i, data in enumerate(found.data):
+            if suspect and not utf8.is_valid(data):
+                found.reject(_reject(part, data, offsets[i]), at=i)
+                found.blank(i, "passages_rejected")
+            elif rules.wanted is not None and not rules.wanted(data[:PASSAGE_HEAD]):
+                found.blank(i, "passages_unsampled")
+    return found
 
 
-def _pieces_of_documents(part: Part, base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
-    documents = _documents(part, rules.separator)
-    # Only the first can continue a document, and only the last can stay open; an open Part is one piece.
-    kept = [(text, offset) for i, (text, offset) in enumerate(documents) if text or (i == 0 and part.continues)]
-    key, place = rules.key, base + part.offset
-    val: list[bool | None]
-    if part.open:
-        val = [is_val(part.keys[0])] if part.keys else [None]
-    else:
-        val = [is_val(key(text[:DOCUMENT_HEAD], place + offset)) for text, offset in kept]
-    begins, ends = [True] * len(kept), [True] * len(kept)
-    if part.continues:
-        val[0], begins[0] = None, False
-    if part.open:
-        ends[-1] = False
-    return Pieces(
-        data=[text for text, _ in kept],
-        offsets=[offset for _, offset in kept],
-        val=val,
-        begins=begins,
-        ends=ends,
-        empty_documents=len(documents) - len(kept),
-        passages=(0, 0),
-    )
+def _pieces_of_documents(
+    part: Part, base: int, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool
+) -> Pieces:
+    found = Pieces()
+    if part.complaint is not None:
+        found.reject(Reject(path=part.path, byte=part.offset, reason=part.complaint))
+        found.count("documents_rejected")
+        return found
+    if part.dropped:
+        if not part.continues:
+            found.count("documents_unsampled", at=0)
+        return found
+    place, key, wanted = base + part.offset, rules.key, rules.wanted
+    for i, (text, offset) in enumerate(_documents(part, rules.separator)):
+        # Only the first can continue a document, and only the last can stay open; an open Part is one piece.
+        continues = i == 0 and part.continues
+        if continues:
+            found.add(text, offset, None, begins=False, ends=not part.open)
+        elif not text:
+            found.count("documents_empty")
+        elif part.open:
+            found.add(text, offset, is_val(part.keys[0]), ends=False)
+        elif suspect and not utf8.is_valid(text):
+            found.reject(_reject(part, text, offset))
+            found.count("documents_rejected")
+        elif wanted is not None and not wanted(text[:DOCUMENT_HEAD]):
+            found.count("documents_unsampled")
+        else:
+            found.add(text, offset, is_val(key(text[:DOCUMENT_HEAD], place + offset)))
+    return found
 
 
 def _documents(part: Part, separator: bytes | None) -> list[tuple[bytes, int]]:
@@ -194,6 +219,23 @@ def _documents(part: Part, separator: bytes | None) -> list[tuple[bytes, int]]:
         documents.append((text, offset))
         offset += len(text) + len(separator)
     return documents
+
+
+def _reject(part: Part, data: bytes, offset: int) -> Reject:
+    return Reject(path=part.path, byte=part.offset + offset, reason=utf8.complaint(data))
+
+
+def _repair(pieces: Pieces) -> None:
+    """Put U+FFFD in place of what is not UTF-8."""
+    for i, data in enumerate(pieces.data):
+        pieces.data[i], count = utf8.replaced(data)
+        if count:
+            pieces.count("replaced_characters", count, at=i)
+
+
+def _and_valid(wanted: Callable[[bytes], bool] | None) -> Callable[[bytes], bool]:
+    """Documents that will be rejected have no say in the split; a head may end within a character."""
+    return lambda head: (wanted is None or wanted(head)) and utf8.is_valid(head[: character_boundary(head, len(head))])
 
 
 def refuse_other_encodings(path: str, head: bytes) -> None:
@@ -214,38 +256,88 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
         )
 
 
-def _read_documents(start: Position, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
+def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
     at, begin = start.offset, start.begin
-    while at < reader.size:
-        before = min(_BEFORE_BYTES, at - begin)
-        data, document_ends, forced = _next_stretch(reader, at, before, rules, _block_bytes(start.file, at, rules))
+    dropped = at > begin and rules.wanted is not None and not rules.wanted(_head(reader, begin, rules))
+    reader.done_until(at)
+    while True:
+        before = min(BEFORE_BYTES, at - begin)
+        data, document_ends, forced = _next_stretch(reader, at, before, rules, block_bytes(start.file, at, rules))
+        if not data:
+            return
         keys: tuple[int, ...] = ()
         if not document_ends and at == begin:
-            head = reader.read(at, DOCUMENT_HEAD + len(rules.separator or b""))
-            if rules.separator is not None:
-                head = head.split(rules.separator, 1)[0]
-            keys = (rules.key(head[:DOCUMENT_HEAD], base + at),)
+            bad = _look_through(reader, at, rules) if rules.on_error == "skip" else None
+            if bad is not None:
+                part = Part(
+                    file=start.file,
+                    offset=at,
+                    begin=at,
+                    data=b"",
+                    open=False,
+                    passed=bad[0],
+                    complaint=bad[1],
+                    path=reader.path,
+                )
+                yield part
+                at = begin = part.after.offset
+                continue
+            head = _head(reader, at, rules)
+            keys = (rules.key(head, base + at),)
+            dropped = rules.wanted is not None and not rules.wanted(head)
         part = Part(
-            file=start.file, offset=at, begin=begin, data=data, keys=keys, open=not document_ends, forced=forced
+            file=start.file,
+            offset=at,
+            begin=begin,
+            data=data,
+            keys=keys,
+            open=not document_ends,
+            forced=forced,
+            dropped=dropped and not (at == begin and document_ends),
+            path=reader.path,
         )
         yield part
         at, begin = part.after.offset, part.after.begin
-        reader.done_until(at)
 
 
-def _next_stretch(
-    reader: InputReader, at: int, before: int, rules: TextRules, block_bytes: int
-) -> tuple[bytes, bool, bool]:
+def _look_through(reader: Reader, begin: int, rules: TextRules) -> tuple[int, str] | None:
+    """How long the document that begins there is, and why it is not UTF-8; None if it is."""
+    separator = rules.separator or b""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    at, complaint, ends = begin, None, False
+    while not ends:
+        data = reader.read(at, _LOOK_BYTES)
+        found = data.find(separator) if separator else -1
+        ends = found >= 0 or len(data) < _LOOK_BYTES
+        text = data[:found] if found >= 0 else data if ends else data[: len(data) - max(0, len(separator) - 1)]
+        if complaint is None:
+            try:
+                decoder.decode(text, final=ends)
+            except UnicodeDecodeError as e:
+                complaint = utf8.complaint(e.object, at - begin - (len(e.object) - len(text)))
+        at += len(text) + (len(separator) if found >= 0 else 0)
+    return None if complaint is None else (at - begin, complaint)
+
+
+def _head(reader: Reader, begin: int, rules: TextRules) -> bytes:
+    """The beginning of the document that begins there."""
+    head = reader.read(begin, DOCUMENT_HEAD + len(rules.separator or b""))
+    if rules.separator is not None:
+        head = head.split(rules.separator, 1)[0]
+    return head[:DOCUMENT_HEAD]
+
+
+def _next_stretch(reader: Reader, at: int, before: int, rules: TextRules, about: int) -> tuple[bytes, bool, bool]:
     """The next bytes of the file up to a document's end or an exact cut; whether a document ends there; whether by force.
 
     The document began at least `before` bytes earlier: they are context.
     """
     separator = rules.separator
     margin = CONTEXT_BYTES + len(separator or b"")
-    for limit in _growing(block_bytes, rules.max_run_bytes):
+    for limit in growing(about, rules.max_run_bytes):
         data = reader.read(at - before, before + limit + margin)
         high = before + limit
-        if at - before + len(data) == reader.size and len(data) <= high:
+        if len(data) <= high:  # the file ends here
             return data[before:], True, False
         if separator is not None:
             end = _documents_end(data[before : high + len(separator)], separator)
@@ -254,18 +346,23 @@ def _next_stretch(
         cut = rules.cuts.last(data, before, min(high, len(data)))
         if cut is not None:
             return data[before:cut], False, False
-    return data[before : _character_boundary(data, before + rules.max_run_bytes)], False, True
+    return data[before : character_boundary(data, before + rules.max_run_bytes)], False, True
 
 
-def _read_passages(start: Position, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
+def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
     at = start.offset
-    while at < reader.size:
+    reader.done_until(at)
+    last = False
+    while not last:
         known = rules.known.pop((start.file, at), None)
         data, known = (
             (reader.read(at, known.end), known)
             if known
-            else _find_passages(reader, base, at, rules, _block_bytes(start.file, at, rules))
+            else find_passages(reader, base, at, rules, block_bytes(start.file, at, rules))
         )
+        if not known.starts:
+            return
+        last = known.last
         yield Part(
             file=start.file,
             offset=at,
@@ -273,101 +370,11 @@ def _read_passages(start: Position, reader: InputReader, base: int, rules: TextR
             data=data[: known.end],
             starts=known.starts,
             keys=known.keys,
-            open=at + known.end < reader.size,
+            open=not last,
             forced=known.forced,
+            path=reader.path,
         )
         at += known.end
-        reader.done_until(at)
-
-
-def _find_passages(
-    reader: InputReader, base: int, at: int, rules: TextRules, block_bytes: int
-) -> tuple[bytes, Passages]:
-    """The next bytes of the file, and the passages that surely begin and end in them."""
-    for limit in _growing(block_bytes, rules.max_run_bytes):
-        data = reader.read(at, limit + CONTEXT_BYTES)
-        at_end = at + len(data) == reader.size
-        starts: list[int] = []
-        end, forced = 0, False
-        while end < len(data) and not forced:
-            border, forced = _next_border(data, end, base + at, rules, at_end=at_end, rest=reader.size - at - end)
-            if border is None:
-                break
-            starts.append(end)
-            end = border
-        if starts:
-            break
-    keys = [
-        rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + at + a)
-        for a, b in zip(starts, [*starts[1:], end], strict=True)
-    ]
-    return data, Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=forced)
-
-
-def _next_border(
-    data: bytes, at: int, offset: int, rules: TextRules, *, at_end: bool, rest: int
-) -> tuple[int | None, bool]:
-    """Where the passage that begins at `at` ends, and whether by force; (None, …) when more text is needed to tell.
-
-    Passages begin at lines that a hash of the line before picks, so that an edit moves only the borders
-    near it; where there are no lines, at the first exact cut. What would be a short last passage, of the
-    `rest` of the file, belongs to the one before: a validation set of a few tokens is of no use.
-    """
-    assert rules.passage_bytes is not None
-    visible = len(data) if at_end else len(data) - CONTEXT_BYTES
-    goal = at + rules.passage_bytes
-    line_until = goal + rules.passage_bytes // 16
-    border_ahead = rules.border is not None and offset + at < rules.border < offset + at + rest
-    if border_ahead and rules.border is not None and rules.border <= offset + line_until:
-        goal = line_until = max(rules.border - offset, at + _BEFORE_BYTES)  # what the rules look at is at hand
-    elif rest < 2 * rules.passage_bytes and not border_ahead:
-        return (len(data) if at_end else None), False
-    if goal >= len(data):
-        return (len(data) if at_end else None), False
-    if line_until > visible and not at_end:
-        return None, False
-    after = goal
-    while after := data.find(b"\n", after, line_until) + 1:
-        if (
-            after < len(data)
-            and data[after] > 0x20 < data[after - 2]
-            and xxh3_64_intdigest(data[after - 16 : after]) & 1
-            and rules.cuts.is_line_cut(data, after)
-        ):
-            return after, False
-    last = at + rules.max_run_bytes
-    for window in range(line_until, last, 4 << 10):
-        until = min(window + (4 << 10), last)
-        if until > visible and not at_end:
-            return None, False
-        found = rules.cuts.first(data, window, min(until, len(data)), at)
-        if found is not None:
-            return found, False
-        if until >= len(data):
-            return len(data), False
-    return _character_boundary(data, last), True
-
-
-def _block_bytes(file: int, at: int, rules: TextRules) -> int:
-    return min(rules.block_bytes, FIRST_PART_BYTES) if file == 0 and at <= len(BOM) else rules.block_bytes
-
-
-def _growing(first: int, last: int) -> Iterator[int]:
-    """Block sizes to try in turn until one holds a place to cut."""
-    size = min(first, last)
-    while size < last:
-        yield size
-        size *= 4
-    yield last
-
-
-def _character_boundary(data: bytes, at: int) -> int:
-    """The last place at or before `at` that is not inside a character."""
-    for start in range(at - 1, max(0, at - 4), -1):
-        if data[start] & 0xC0 != 0x80:
-            size = 1 + (data[start] >= 0xC0) + (data[start] >= 0xE0) + (data[start] >= 0xF0)
-            return start if at < start + size else at
-    return at
 
 
 def _documents_end(data: bytes, separator: bytes) -> int:

@@ -43,9 +43,18 @@ def refusal(path: str, offset: int, data: bytes) -> InputError:
         guess = _guess(data)
         return InputError(
             f"{show(path)}: byte {offset + e.start:,} (0x{bad:02x}) is not UTF-8; {guess}. "
-            f"Convert the file (iconv -f {'WINDOWS-1252' if 'Latin' in guess else 'ENCODING'} -t UTF-8), or pass --on-error replace to put U+FFFD in place of such bytes and count them."
+            f"Convert the file (iconv -f {'WINDOWS-1252' if 'Latin' in guess else 'ENCODING'} -t UTF-8), or pass --on-error replace to put U+FFFD in place of such bytes, or --on-error skip to leave out such documents; both are counted."
         )
     raise AssertionError("refusal of valid UTF-8")
+
+
+def complaint(data: bytes, offset: int = 0) -> str:
+    """What is not UTF-8 in data, in words; offset is where data begins in its document."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as e:
+        return f"byte {offset + e.start:,} of it (0x{data[e.start]:02x}) is not UTF-8"
+    raise AssertionError("complaint about valid UTF-8")
 
 
 def _guess(data: bytes) -> str:

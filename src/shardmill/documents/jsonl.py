@@ -1,0 +1,355 @@
+"""A file of JSON lines → Parts of whole lines, and the text in one field of each.
+
+Lines are found by the reader and parsed by the workers: a whole Part by msgspec when nothing in it is odd,
+else line by line, by Python's own json where msgspec refuses. A line longer than a run goes to jsonscan.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from shardmill.documents import jsonscan, text, utf8
+from shardmill.documents.compression import TooLong
+from shardmill.documents.pieces import Position
+from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, value_parts
+from shardmill.documents.rules import BOM, TextRules, block_bytes, growing
+from shardmill.storage import Reader
+
+_HEAD_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinesPart:
+    """Whole lines of one file, as they stand there."""
+
+    file: int
+    path: str
+    offset: int
+    line: int
+    """How many lines there are before it."""
+    data: bytes
+    newline: bytes
+    where: int
+    mark: bool
+    after: Position
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def checked(self, rules: TextRules) -> Records:
+        found = Records(place=self._place, where=self.where)
+        if self.mark:
+            found.found.count("byte_order_marks")
+        field = _field(rules.field)
+        documents = _parse_all(self.data, self.newline, field)
+        if documents is not None:
+            # Where lines begin matters only to a split by place.
+            offsets = self._starts() if rules.border is not None else [0] * len(documents)
+            found.add_all(documents, offsets[: len(documents)])
+            return found
+        for number, (line, offset) in enumerate(zip(self._lines(), self._starts(), strict=False)):
+            _parse_one(found, line, field, rules, number=number, offset=offset)
+        return found
+
+    def _lines(self) -> list[bytes]:
+        lines = self.data.split(self.newline)
+        return lines if lines[-1] else lines[:-1]
+
+    def _starts(self) -> list[int]:
+        return list(itertools.accumulate((len(line) + len(self.newline) for line in self._lines()), initial=0))
+
+    def _place(self, number: int, _offset: int) -> Place:
+        byte = self.offset + len(BOM) * self.mark + self._starts()[number]
+        return Place(path=self.path, line=self.line + number + 1, byte=byte)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Field:
+    """A field by its path, and how its names look in a file."""
+
+    path: tuple[str, ...]
+    keys: tuple[tuple[bytes, re.Pattern[bytes]], ...]
+    """Each name as it is mostly written, with its quotes, and the same as a key."""
+    odd: re.Pattern[bytes] | None
+    """Other ways to write a letter of the names; None: there are too many."""
+    rare: bytes
+    """Without this there is no other way."""
+    decoder: msgspec.json.Decoder[Any]
+
+
+def read_parts(
+    start: Position, reader: Reader, base: int, rules: TextRules
+) -> Iterator[LinesPart | ValuePart | Counted]:
+    """All lines of one file in order, from start on."""
+    head = reader.read(0, _HEAD_BYTES)
+    text.refuse_other_encodings(reader.path, head)
+    newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
+    at, line = start.offset, start.record
+    reader.done_until(at)
+    if start.begin:
+        yield from (long := _LongLine(reader, start, base, newline)).parts(rules)
+        at, line = long.following, line + 1
+    while True:
+        mark = at == 0 and head.startswith(BOM)
+        here = at + 3 * mark
+        data = _whole_lines(reader, here, newline, block_bytes(start.file, at, rules), rules.max_run_bytes)
+        if data is None:
+            position = Position(file=start.file, offset=here, record=line)
+            yield from (long := _LongLine(reader, position, base, newline)).parts(rules)
+            at = long.following
+            line += 1
+        elif data:
+            lines = data.count(newline) + (not data.endswith(newline))
+            part = LinesPart(
+                file=start.file,
+                path=reader.path,
+                offset=at,
+                line=line,
+                data=data,
+                newline=newline,
+                where=base + here,
+                mark=mark,
+                after=Position(file=start.file, offset=here + len(data), record=line + lines),
+            )
+            yield part
+            at, line = part.after.offset, part.after.record
+        else:
+            damage = getattr(reader, "damage", None)
+            if damage is not None:
+                lost = Place(path=reader.path, line=line + 1, byte=here)
+                complaint = f"the rest of the file, from this line on, is lost: {damage}"
+                yield Counted(file=start.file, after=Position(file=start.file + 1), place=lost, complaint=complaint)
+            elif mark:
+                place = Place(path=reader.path, byte=0)
+                yield Counted(file=start.file, after=Position(file=start.file + 1), place=place, marks=1)
+            return
+        reader.done_until(at)
+
+
+def _whole_lines(reader: Reader, at: int, newline: bytes, about: int, longest: int) -> bytes | None:
+    """Whole lines of about so many bytes; at least one, unless it is longer than the longest: then None."""
+    for limit in growing(about, longest + 1):
+        data = reader.read(at, limit)
+        if len(data) < limit and getattr(reader, "damage", None) is None:
+            end = len(data)
+        else:
+            end = data.rfind(newline) + 1
+        if end or len(data) < limit:
+            break
+    else:
+        return None
+    if data.count(newline, 0, end) > MAX_RECORDS:
+        end = sum(len(line) + len(newline) for line in data.split(newline, MAX_RECORDS)[:-1])
+    return data[:end]
+
+
+class _LongLine:
+    """A line that is longer than a run: looked through first, then handed on in stretches."""
+
+    def __init__(self, reader: Reader, here: Position, base: int, newline: bytes) -> None:
+        self._reader, self._here, self._base, self._newline = reader, here, base, newline
+        self.following = here.offset
+
+    def parts(self, rules: TextRules) -> Iterator[ValuePart | Counted]:
+        reader, here = self._reader, self._here
+        place = Place(path=reader.path, line=here.record + 1, byte=here.offset)
+        try:
+            line = jsonscan.find_line(reader, here.offset, self._newline)
+            self.following = line.following
+            if line.complaint is not None and rules.on_error != "replace":
+                raise jsonscan.Broken(line.complaint)
+            field = _field(rules.field)
+            start, end = jsonscan.find_string(reader, line, field.path)
+            string = jsonscan.StringReader(reader, start, end, replace=rules.on_error == "replace")
+            replaced = string.check()
+        except jsonscan.Broken as e:
+            yield self._counted(place, complaint=str(e))
+            return
+        except TooLong as e:
+            self.following = _pass_line(reader, here.offset, self._newline)
+            yield self._counted(place, complaint=str(e).partition(": ")[2])
+            return
+        if start == end:
+            yield self._counted(place, empty=1)
+            return
+        first = True
+        for part in value_parts(string, here, self._after(), place, self._base + here.offset, rules):
+            yield ValuePart(
+                file=part.file,
+                after=part.after,
+                place=place,
+                inner=part.inner,
+                where=part.where,
+                replaced=replaced if first and not here.begin else 0,
+            )
+            first = False
+
+    def _counted(self, place: Place, *, complaint: str | None = None, empty: int = 0) -> Counted:
+        return Counted(file=self._here.file, after=self._after(), place=place, complaint=complaint, empty=empty)
+
+    def _after(self) -> Position:
+        return Position(file=self._here.file, offset=self.following, record=self._here.record + 1)
+
+
+def _pass_line(reader: Reader, at: int, newline: bytes) -> int:
+    """Where the next line begins, letting go of this one as it is read."""
+    while True:
+        data = reader.read(at, _HEAD_BYTES)
+        found = data.find(newline)
+        if found >= 0:
+            return at + found + len(newline)
+        at += len(data)
+        reader.done_until(at)
+        if not data:
+            return at
+
+
+def _parse_all(data: bytes, newline: bytes, field: _Field) -> list[bytes] | None:
+    """The text of all lines if nothing in any of them is odd, else None."""
+    count = data.count(newline) + (not data.endswith(newline))
+    # An object directly followed by another can only be two records: so with as many records as lines, each line is one.
+    between = b"}\r\n{" if data.endswith(b"\r\n") else b"}" + newline + b"{"
+    if not data.startswith(b"{") or data.count(between) != count - 1:
+        return None
+    if not _once_each(data, count, field) or not utf8.is_valid(data):
+        return None
+    try:
+        rows = field.decoder.decode_lines(data)
+    except (ValueError, RecursionError):
+        return None
+    for _ in field.path[:-1]:
+        rows = [row.value for row in rows]
+    documents = [row.value.encode() for row in rows]
+    return documents if len(documents) == count and all(documents) else None
+
+
+def _once_each(data: bytes, count: int, field: _Field) -> bool:
+    """Whether the field's names can be there only once for each of count objects."""
+    if field.odd is None or (field.rare in data and field.odd.search(data)):
+        return False
+    for quoted, key in field.keys:
+        there = data.count(quoted)
+        if there < count or (there > count and sum(1 for _ in key.finditer(data)) != count):
+            return False
+    return True
+
+
+def _parse_one(found: Records, line: bytes, field: _Field, rules: TextRules, *, number: int, offset: int) -> None:
+    if not line.strip(b" \t\r"):
+        return  # a blank line is no record, but has its number
+    documents = _parse_all(line, b"\n", field)
+    if documents is not None:
+        found.add(documents[0], number, offset)
+        return
+    repaired = False
+    try:
+        decoded = line.decode()
+    except UnicodeDecodeError:
+        if rules.on_error != "replace":
+            found.refuse(rules, number, offset, utf8.complaint(line), repairable=True)
+            return
+        decoded, repaired = line.decode("utf-8", "replace"), True
+    try:
+        value = exact(decoded, field.path)
+        document = value.encode()
+    except jsonscan.Broken as e:
+        found.refuse(rules, number, offset, str(e))
+        return
+    except UnicodeEncodeError:
+        if rules.on_error != "replace":
+            found.refuse(rules, number, offset, jsonscan.HALF_A_PAIR, repairable=True)
+            return
+        document, repaired = jsonscan.lenient(value), True
+    if repaired and (count := _count_replaced(line, field, document)):
+        found.found.count("replaced_characters", count)
+    found.add(document, number, offset)
+
+
+def _count_replaced(line: bytes, field: _Field, document: bytes) -> int:
+    """How many U+FFFD of the document were not in the line as such."""
+    honest = exact(line.decode("utf-8", "surrogateescape"), field.path).count("\ufffd")
+    return document.count("\ufffd".encode()) - honest
+
+
+def exact(line: str, path: tuple[str, ...]) -> str:
+    """The text in a field, as Python's json has it, with every reason to refuse it looked for. Raises Broken."""
+    try:
+        value = json.loads(line, object_pairs_hook=_Pairs, parse_int=_Number, parse_float=_Number)
+    except json.JSONDecodeError as e:
+        raise jsonscan.Broken(f"is not JSON: {e.msg}, at character {e.pos:,} of the line{_hint(line)}") from None
+    except RecursionError:
+        raise jsonscan.Broken(f"is nested more than {jsonscan.DEPTH} deep") from None
+    for depth, name in enumerate(path):
+        if not isinstance(value, _Pairs):
+            if depth == 0:
+                raise jsonscan.Broken("is not an object")
+            raise jsonscan.Broken(
+                f"field {'.'.join(path)!r} is inside {'.'.join(path[:depth])!r}, which is no object, not a string"
+            )
+        values = [item for key, item in value.items if key == name]
+        if not values:
+            raise jsonscan.Broken(jsonscan.missing(path, [key for key, _ in value.items]))
+        if len(values) > 1:
+            raise jsonscan.Broken(f"field {'.'.join(path)!r} is there twice")
+        value = values[0]
+    if isinstance(value, str) and not isinstance(value, _Number):
+        return value
+    raise jsonscan.Broken(f"field {'.'.join(path)!r} is {_kind(value)}, not a string")
+
+
+def _hint(line: str) -> str:
+    if line.strip() not in ("[", "{", "[{"):
+        return ""
+    return " (one JSON list, or an object on many lines, must be made lines first: jq -c '.[]' FILE > FILE.jsonl)"
+
+
+class _Pairs:
+    """An object as its pairs, so that a name that is there twice is seen."""
+
+    def __init__(self, items: list[tuple[str, Any]]) -> None:
+        self.items = items
+
+
+class _Number(str):
+    """A number as it is written; its value is of no interest, and may be too large to compute."""
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case _Pairs():
+            return "an object"
+        case list():
+            return "a list"
+        case _:
+            return "a number"
+
+
+@lru_cache(maxsize=8)
+def _field(name: str) -> _Field:
+    r"""a.b is field b of field a; a\.b is the field a.b."""
+    path = tuple(part.replace("\\.", ".") for part in re.split(r"(?<!\\)\.", name))
+    quoted = [json.dumps(part, ensure_ascii=False).encode() for part in path]
+    letters = {c for part in path for c in part}
+    simple = all(c.isprintable() and c not in '"\\/' and ord(c) < 0x10000 for c in letters)
+    codes = b"|".join(sorted(b"%04x" % ord(c) for c in letters)) if simple else b""
+    shape: Any = str
+    for part in reversed(path):
+        shape = msgspec.defstruct("Record", [("value", shape)], rename={"value": part})
+    return _Field(
+        path=path,
+        keys=tuple((each, re.compile(re.escape(each) + rb"[ \t\r]*:")) for each in quoted),
+        odd=re.compile(rb"\\u(?i:" + codes + rb")") if codes else None,
+        rare=b"\\u00" if all(ord(c) < 0x100 for c in letters) else b"\\u",
+        decoder=msgspec.json.Decoder(shape),
+    )

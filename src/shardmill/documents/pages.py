@@ -1,0 +1,110 @@
+"""A column of a Parquet row group → the sizes of its pages, from their headers alone.
+
+The library allocates whatever a page header asks for, so it is looked at before: one value of a gigabyte is
+one page of a gigabyte. Headers are Thrift in its compact form; of their fields three are of interest.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shardmill.storage import Reader
+
+_HEADER_BYTES = 64 << 10
+_DATA_PAGES = (0, 3)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    size: int
+    """Bytes when decompressed."""
+    compressed: int
+    values: int
+    is_data: bool
+
+
+def pages_of(reader: Reader, start: int, length: int) -> Iterator[Page]:
+    """The pages of a column chunk in order. Raises ValueError where there is no header."""
+    at, end = start, start + length
+    while at < end:
+        thrift = _Thrift(reader.read(at, min(512, end - at)))
+        try:
+            page = _page(thrift)
+        except IndexError:  # statistics of long values make long headers
+            thrift = _Thrift(reader.read(at, min(_HEADER_BYTES, end - at)))
+            try:
+                page = _page(thrift)
+            except IndexError:
+                raise ValueError(f"there is no page header at byte {at:,}") from None
+        if page.size < 0 or page.compressed < 0 or page.values < 0:
+            raise ValueError(f"there is no page header at byte {at:,}")
+        yield page
+        at += thrift.at + page.compressed
+
+
+def _page(thrift: "_Thrift") -> Page:
+    found = thrift.struct()
+    kind, size, compressed = (found.get(i, -1) for i in (1, 2, 3))
+    if not all(isinstance(value, int) for value in (kind, size, compressed)):
+        raise ValueError("a page header has fields of the wrong type")
+    details = found.get({0: 5, 2: 7, 3: 8}.get(int(kind), 0), {})  # type: ignore[call-overload]
+    values = details.get(1, 0) if isinstance(details, dict) else 0
+    return Page(size=size, compressed=compressed, values=values, is_data=kind in _DATA_PAGES)  # type: ignore[arg-type]
+
+
+class _Thrift:
+    """Reads Thrift's compact protocol; running out of bytes is an IndexError."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.at = data, 0
+
+    def struct(self, depth: int = 0) -> dict[int, object]:
+        fields: dict[int, object] = {}
+        number = 0
+        while byte := self._byte():
+            number = number + (byte >> 4) if byte >> 4 else self._zigzag()
+            fields[number] = self._value(byte & 15, depth)
+        return fields
+
+    def _value(self, kind: int, depth: int) -> object:
+        match kind:
+            case 1 | 2:
+                return kind == 1
+            case 3:
+                return self._byte()
+            case 4 | 5 | 6:
+                return self._zigzag()
+            case 7 | 8:
+                self._skip(8 if kind == 7 else self._varint())
+                return None
+            case 9 | 10:
+                head = self._byte()
+                count = self._varint() if head >> 4 == 15 else head >> 4
+                for _ in range(count):
+                    self._value(head & 15, depth + 1)
+                return None
+            case 12 if depth < 8:
+                return self.struct(depth + 1)
+            case _:
+                raise ValueError("a page header has a field of no known type")
+
+    def _byte(self) -> int:
+        self.at += 1
+        return self._data[self.at - 1]
+
+    def _skip(self, count: int) -> None:
+        self.at += count
+        if self.at > len(self._data):
+            raise IndexError
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return value >> 1 ^ -(value & 1)

@@ -1,0 +1,87 @@
+"""Running text → passages with borders that the content decides: what is judged for train or val."""
+
+from xxhash import xxh3_64_intdigest
+
+from shardmill.cuts import CONTEXT_BYTES
+from shardmill.documents.rules import PASSAGE_HEAD, Passages, TextRules, growing
+from shardmill.storage import Reader
+
+# The rules for cuts look back two characters.
+BEFORE_BYTES = 8
+
+
+def find_passages(reader: Reader, base: int, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, Passages]:
+    """The next bytes of the file, and the passages that surely begin and end in them."""
+    for limit in growing(block_bytes, rules.max_run_bytes):
+        data = reader.read(at, limit + CONTEXT_BYTES)
+        at_end = len(data) < limit + CONTEXT_BYTES if reader.size is None else at + len(data) == reader.size
+        starts: list[int] = []
+        end, forced = 0, False
+        while end < len(data) and not forced:
+            rest = (len(data) if reader.size is None else reader.size - at) - end
+            border, forced = _next_border(data, end, base + at, rules, at_end=at_end, rest=rest)
+            if border is None:
+                break
+            starts.append(end)
+            end = border
+        if starts:
+            break
+    keys = [
+        rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + at + a)
+        for a, b in zip(starts, [*starts[1:], end], strict=True)
+    ]
+    last = at_end and end == len(data)
+    return data, Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=forced, last=last)
+
+
+def _next_border(
+    data: bytes, at: int, offset: int, rules: TextRules, *, at_end: bool, rest: int
+) -> tuple[int | None, bool]:
+    """Where the passage that begins at `at` ends, and whether by force; (None, …) when more text is needed to tell.
+
+    Passages begin at lines that a hash of the line before picks, so that an edit moves only the borders
+    near it; where there are no lines, at the first exact cut. What would be a short last passage, of the
+    `rest` of the file, belongs to the one before: a validation set of a few tokens is of no use.
+    """
+    assert rules.passage_bytes is not None
+    visible = len(data) if at_end else len(data) - CONTEXT_BYTES
+    goal = at + rules.passage_bytes
+    line_until = goal + rules.passage_bytes // 16
+    border_ahead = rules.border is not None and offset + at < rules.border < offset + at + rest
+    if border_ahead and rules.border is not None and rules.border <= offset + line_until:
+        goal = line_until = max(rules.border - offset, at + BEFORE_BYTES)  # what the rules look at is at hand
+    elif rest < 2 * rules.passage_bytes and not border_ahead:
+        return (len(data) if at_end else None), False
+    if goal >= len(data):
+        return (len(data) if at_end else None), False
+    if line_until > visible and not at_end:
+        return None, False
+    after = goal
+    while after := data.find(b"\n", after, line_until) + 1:
+        if (
+            after < len(data)
+            and data[after] > 0x20 < data[after - 2]
+            and xxh3_64_intdigest(data[after - 16 : after]) & 1
+            and rules.cuts.is_line_cut(data, after)
+        ):
+            return after, False
+    last = at + rules.max_run_bytes
+    for window in range(line_until, last, 4 << 10):
+        until = min(window + (4 << 10), last)
+        if until > visible and not at_end:
+            return None, False
+        found = rules.cuts.first(data, window, min(until, len(data)), at)
+        if found is not None:
+            return found, False
+        if until >= len(data):
+            return len(data), False
+    return character_boundary(data, last), True
+
+
+def character_boundary(data: bytes, at: int) -> int:
+    """The last place at or before `at` that is not inside a character."""
+    for start in range(at - 1, max(0, at - 4), -1):
+        if data[start] & 0xC0 != 0x80:
+            size = 1 + (data[start] >= 0xC0) + (data[start] >= 0xE0) + (data[start] >= 0xF0)
+            return start if at < start + size else at
+    return at

@@ -1,0 +1,68 @@
+"""What all readers hand on: where to read on, and pieces of documents to be encoded, with what is to be counted."""
+
+from dataclasses import dataclass, field
+
+from shardmill.rejects import Reject
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """A place where reading can begin again: a file, a byte in it, and where the document at that byte began.
+
+    In files of records, record is the number of lines or rows before; offset is where that line begins (of what
+    the file decompresses to), and begin is how many bytes of its text are done already.
+    """
+
+    file: int = 0
+    offset: int = 0
+    begin: int = 0
+    record: int = 0
+
+
+BEGINNING = Position()
+
+
+@dataclass(kw_only=True, slots=True)
+class Pieces:
+    """What is to be encoded, column by column.
+
+    Piece i is data[i], at byte offsets[i] of the Part. val[i] says where it goes; None: where the piece
+    before it went. begins[i] and ends[i] tell whether it is the beginning or the end of its document.
+    """
+
+    data: list[bytes] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    val: list[bool | None] = field(default_factory=list)
+    begins: list[bool] = field(default_factory=list)
+    ends: list[bool] = field(default_factory=list)
+    passages: list[int] = field(default_factory=list)
+    """How many passages each piece is; empty when documents are judged whole."""
+    events: list[tuple[int, str, int]] = field(default_factory=list)
+    """What else is counted: the piece it belongs to or comes before, the name in Counts, and how many."""
+    rejects: list[tuple[int, Reject]] = field(default_factory=list)
+
+    def add(self, data: bytes, offset: int, val: bool | None, *, begins: bool = True, ends: bool = True) -> None:
+        self.data.append(data)
+        self.offsets.append(offset)
+        self.val.append(val)
+        self.begins.append(begins)
+        self.ends.append(ends)
+
+    def count(self, name: str, number: int = 1, *, at: int | None = None) -> None:
+        at = len(self.data) if at is None else at
+        if self.events and self.events[-1][:2] == (at, name):
+            self.events[-1] = (at, name, self.events[-1][2] + number)
+        else:
+            self.events.append((at, name, number))
+
+    def reject(self, reject: Reject, *, at: int | None = None) -> None:
+        self.rejects.append((len(self.data) if at is None else at, reject))
+
+    def blank(self, i: int, name: str) -> None:
+        """Leave a passage out; what it says about its document's borders stays."""
+        self.count(name, self.passages[i], at=i)
+        self.data[i], self.passages[i] = b"", 0
+
+    @property
+    def empty_documents(self) -> int:
+        return sum(number for _, name, number in self.events if name == "documents_empty")

@@ -1,0 +1,101 @@
+"""I5 for records: a line, a row group, a value or a window of any size, and the command stays within --max-memory."""
+
+import json
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from peaks import MB, documents, mill, mill_within, smallest, unseen_words
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+ONE = ("--workers", "1", "--val-fraction", "0")
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "out"
+
+
+def words(size):
+    source, made, total = unseen_words(), [], 0
+    while total < size:
+        made.append(next(source))
+        total += len(made[-1])
+    return b"".join(made)[:size].decode()
+
+
+def test_one_line_of_json_of_any_length_stays_within_the_smallest_budget(tmp_path, output):
+    text = tmp_path / "line.jsonl"
+    with open(text, "w") as file:
+        file.write('{"other": "' + "é\\n" * (3 * MB) + '", "text": ')
+        json.dump(words(15 * MB), file)
+        file.write("}\n")
+    mill_within(text, output, smallest(text, output, *ONE), *ONE)
+
+
+def test_many_lines_of_json_stay_within_the_smallest_budget(tmp_path, output):
+    text = tmp_path / "lines.jsonl"
+    source = documents()
+    with open(text, "w") as file:
+        for _ in range(80_000):
+            file.write(json.dumps({"text": next(source).decode()}) + "\n")
+    mill_within(text, output, smallest(text, output, *ONE), *ONE)
+
+
+def test_a_large_row_group_stays_within_the_smallest_budget(tmp_path, output):
+    data = words(30 * MB)
+    rows = [data[at : at + 3000] for at in range(0, len(data), 3000)]
+    text = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": rows}), text, row_group_size=len(rows), compression="zstd")
+    mill_within(text, output, smallest(text, output, *ONE), *ONE)
+
+
+def test_a_row_group_whose_last_values_are_large_stays_within_the_smallest_budget(tmp_path, output):
+    # The mean of the row group says nothing about them: the headers of the pages do.
+    data = words(30 * MB)
+    rows = ["tiny"] * 100_000 + [data[at : at + 5 * MB] for at in range(0, len(data), 5 * MB)]
+    text = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": rows}), text, row_group_size=len(rows), use_dictionary=False, write_batch_size=64)
+    mill_within(text, output, smallest(text, output, *ONE), *ONE)
+
+
+def test_a_value_that_is_too_large_to_hold_is_told_or_left_out(tmp_path, output):
+    rows = pa.table({"text": ["a"] * 1000}), pa.table({"text": ["z" * (150 * MB)]})
+    text = tmp_path / "rows.parquet"
+    with pq.ParquetWriter(text, rows[0].schema, compression="zstd", use_dictionary=False) as writer:
+        for table in rows:
+            writer.write_table(table)
+    budget = smallest(text, output, *ONE)
+    told = mill(text, output, budget, *ONE)
+    assert told.code == 1 and "row 1,000" in told.message and "150,000,0" in told.message
+    mill_within(text, output, budget, "--on-error", "skip", *ONE)
+
+
+def test_a_record_too_long_for_a_compressed_stream_is_told_or_left_out(tmp_path, output):
+    lines = json.dumps({"text": "a"}) + "\n" + json.dumps({"text": "z" * (20 * MB)}) + "\n" + json.dumps({"text": "b"})
+    text = tmp_path / "lines.jsonl.zst"
+    text.write_bytes(zstd.compress(lines.encode()))
+    budget = smallest(text, output, *ONE)
+    told = mill(text, output, budget, *ONE)
+    assert told.code == 1 and "line 2" in told.message and "decompress the file first" in told.message
+    mill_within(text, output, budget, "--on-error", "skip", *ONE)
+
+
+def test_the_window_of_zstd_is_reserved(tmp_path, output):
+    noise = np.random.default_rng(0).integers(97, 123, 30 * MB, np.uint8).tobytes()
+    text = tmp_path / "text.txt.zst"
+    text.write_bytes(
+        zstd.compress(
+            noise, options={zstd.CompressionParameter.window_log: 26, zstd.CompressionParameter.compression_level: 1}
+        )
+    )
+    small = tmp_path / "small.txt.zst"
+    small.write_bytes(zstd.compress(b"few words"))
+    assert smallest(text, output, *ONE) >= smallest(small, output, *ONE) + 48
+    mill_within(text, output, smallest(text, output, *ONE), *ONE)
