@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from shardmill import line, machine
-from shardmill.documents.text import BEGINNING
+from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import InputError, TemporaryError
 
 
