@@ -32,7 +32,7 @@ class Milled:
     runs: list[tuple[bool, list[int]]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     rejects: list = field(default_factory=list)
-    after: list = field(default_factory=list)
+    after: list = field(default_factory=list, compare=False)
     """After each Block: where the next begins, the side, what was written until then, and what was counted."""
 
     @property

@@ -97,5 +97,5 @@ def test_the_window_of_zstd_is_reserved(tmp_path, output):
     )
     small = tmp_path / "small.txt.zst"
     small.write_bytes(zstd.compress(b"few words"))
-    assert smallest(text, output, *ONE) >= smallest(small, output, *ONE) + 48
+    assert smallest(text, output, *ONE) >= smallest(small, output, *ONE) + 18
     mill_within(text, output, smallest(text, output, *ONE), *ONE)

@@ -56,14 +56,22 @@ def compression_of(head: bytes) -> Compression | None:
 def window_of(head: bytes) -> int:
     """The memory that decompressing will take for itself, as far as the first bytes tell."""
     match compression_of(head):
-        case "zstd" if head.startswith(_ZSTD_MAGIC) and len(head) >= 6 and not head[4] & 0x20:
-            exponent, mantissa = head[5] >> 3, head[5] & 7
-            return max(LEAST_WINDOW, (1 << (10 + exponent)) // 8 * (8 + mantissa))
+        case "zstd" if head.startswith(_ZSTD_MAGIC) and len(head) >= 18:
+            return max(LEAST_WINDOW, _zstd_window(head))
         case "xz" if len(head) >= 18 and head[14] == 0x21 and head[15] == 1 and head[16] <= 40:
             bits = head[16]
             return max(LEAST_WINDOW, (2 | bits & 1) << (bits // 2 + 11))
         case _:
             return LEAST_WINDOW
+
+
+def _zstd_window(head: bytes) -> int:
+    """From the header of a frame: its window, or, in a frame without one, the size of all its text."""
+    flags = head[4]
+    if not flags & 0x20:
+        return (1 << (10 + (head[5] >> 3))) // 8 * (8 + (head[5] & 7))
+    at, size = 5 + (0, 1, 2, 4)[flags & 3], (1, 2, 4, 8)[flags >> 6]
+    return int.from_bytes(head[at : at + size], "little")
 
 
 class Decompressed:
