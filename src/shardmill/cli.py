@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import os
 import re
 import signal
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from shardmill.errors import ShardmillError, TemporaryError
-from shardmill.spec import Limits, Spec
+from shardmill.errors import ShardmillError, TemporaryError, UsageError
+from shardmill.spec import NETWORK_SECONDS, Limits, Spec
 
 if TYPE_CHECKING:
     from shardmill.estimates import Estimate, Range
@@ -39,6 +40,10 @@ Examples:
       documents end with <|endoftext|>; it is removed, and its token put there
   shardmill prepare tiny.txt -o data/ --val-fraction 0.1 --split tail
       the last tenth of the text is the validation set
+  shardmill prepare s3://bucket/corpus/ -o data/
+      every text file below that prefix, streamed; hf://, gs:// and https:// work too
+  zcat dump.gz | shardmill prepare - -o data/
+      what comes through the pipe
 """
 
 
@@ -160,7 +165,9 @@ def prepare(
 ) -> None:
     """Mill text files into token files.
 
-    INPUT is a text file, a folder (every .txt, .text and .md file below it), or a glob.
+    INPUT is a text file, a folder (every .txt, .text and .md file below it), a glob, a URL that begins with
+    hf://datasets/, s3://, gs:// or https:// (hf, s3 and gs may name a folder or glob too), @FILE with one of
+    these a line, or - for standard input.
     """
     spec, limits = _spec_and_limits(output, options)
     if dry_run:
@@ -168,6 +175,8 @@ def prepare(
         return
     import shardmill
 
+    if quiet:
+        logging.getLogger("shardmill").setLevel(logging.ERROR)
     with _Reporter("none" if quiet else progress) as reporter:
         result = shardmill.prepare(spec, limits=limits, on_progress=reporter.update, overwrite=overwrite)
     if as_json:
@@ -199,6 +208,7 @@ def estimate(output: str, as_json: bool, **options: Any) -> None:
 def main() -> NoReturn:
     """Run the command and exit with the code of what happened."""
     signal.signal(signal.SIGTERM, _terminate)
+    logging.getLogger("shardmill").addHandler(_Told())
     try:
         cli.main(standalone_mode=False)
         sys.exit(0)
@@ -225,6 +235,13 @@ def main() -> NoReturn:
         )
 
 
+class _Told(logging.Handler):
+    """What the library has to say while it works: that a server does not answer, and that it tries again."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _say(f"shardmill: {record.getMessage()}")
+
+
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     raise TemporaryError("terminated; nothing half-written was left. Run the same command to start again")
 
@@ -244,11 +261,15 @@ def _print_json(content: dict[str, Any]) -> None:
 
 def _spec_and_limits(output: str, options: dict[str, Any]) -> tuple[Spec, Limits]:
     cache = os.environ.get("XDG_CACHE_HOME")
+    patience = os.environ.get("SHARDMILL_NETWORK_SECONDS", "")
+    if patience and not patience.isdecimal():
+        raise UsageError(f"SHARDMILL_NETWORK_SECONDS={patience}: is not a number of seconds; 300 is the default")
     limits = Limits(
         workers=options.pop("workers"),
         max_memory=options.pop("max_memory"),
         engine=options.pop("engine"),
         cache=str(Path(cache) / "shardmill") if cache else None,
+        network_seconds=float(patience) if patience else NETWORK_SECONDS,
     )
     return Spec(output=output, **options), limits
 
@@ -355,7 +376,7 @@ class _Reporter:
             from rich.progress import Progress as Bar
 
             self._bar = Bar(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("", total=now.total_bytes)
+            self._task = self._bar.add_task("", total=now.total_bytes or None)  # None: it moves, but has no end
             self._bar.start()
         self._bar.update(self._task, completed=now.input_bytes, description=_progress_line(now))
 
@@ -364,6 +385,8 @@ def _progress_line(now: "Progress") -> str:
     if now.phase == "splitting":
         return f"first pass for the validation set: {_size(now.input_bytes)} of {_size(now.total_bytes)}"
     speed = now.input_bytes / max(now.seconds, 1e-3)
+    if not now.total_bytes:  # a pipe
+        return f"{_size(now.input_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {_size(now.memory)} memory"
     left = (now.total_bytes - now.input_bytes) / speed if speed else 0.0
     return f"{_size(now.input_bytes)} of {_size(now.total_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {_duration(left)} left, {_size(now.memory)} memory"
 

@@ -10,10 +10,10 @@ import xxhash
 
 from shardmill import plan, storage
 from shardmill.documents import text, utf8
-from shardmill.errors import TemporaryError
+from shardmill.errors import ShardmillError, TemporaryError, UsageError
 from shardmill.job import Job, find, make_job
 from shardmill.spec import Limits, Spec
-from shardmill.storage import InputReader, show
+from shardmill.storage import open_input, show
 from shardmill.tokens.encoder import Encoder
 
 # 256 places spread over the whole input: the share of the error that comes from their number is then some
@@ -64,7 +64,14 @@ class Estimate:
 
 def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
     """What prepare(spec) would make and take."""
-    return estimate_job(make_job(spec, *find(spec), limits or Limits()))
+    limits = limits or Limits()
+    files, tokenizer = find(spec, limits)
+    for file in files:
+        if file.once:
+            raise UsageError(
+                f"{show(file.path)}: nothing can be said beforehand about a pipe, since what is read of it is gone; save the data as a file first, or just run prepare"
+            )
+    return estimate_job(make_job(spec, files, tokenizer, limits))
 
 
 def estimate_job(job: Job) -> Estimate:
@@ -76,7 +83,7 @@ def estimate_job(job: Job) -> Estimate:
         tokens = _extrapolate(counted.sizes, counted.tokens, job.total_bytes)
         documents = _extrapolate(counted.sizes, counted.documents, job.total_bytes)
         if job.rules.separator is None:
-            documents = Range.exactly(sum(file.size > 0 for file in job.files))
+            documents = Range.exactly(sum(file.size != 0 for file in job.files))
     total = _add(tokens, documents) if job.eot_id is not None else tokens
     made = total.times(job.dtype.itemsize)
     free = storage.free_bytes(job.output)
@@ -100,6 +107,8 @@ def estimate_job(job: Job) -> Estimate:
 
 def check_space(job: Job) -> str | None:
     """Refuse before the work begins when the disk cannot hold the result; returns a warning when it may not."""
+    if any(file.size is None for file in job.files):
+        return None
     free = storage.free_bytes(job.output)
     if free > 2 * job.total_bytes * job.dtype.itemsize:  # a token and an end-of-text for every byte
         return None
@@ -116,9 +125,14 @@ def separator_hint(job: Job) -> str | None:
     """Text that looks like many documents in one file, while no separator was given, deserves a word."""
     if job.rules.separator is not None:
         return None
-    file = max(job.files, key=lambda file: file.size)
-    with InputReader(file.path) as reader:
-        head = reader.read(0, _HINT_BYTES)
+    file = max(job.files, key=lambda file: file.size or 0)
+    if file.once:
+        return None
+    try:
+        with open_input(file) as reader:
+            head = reader.read(0, _HINT_BYTES)
+    except ShardmillError:  # the work is done, or will say so itself
+        return None
     for mark in _LIKELY_SEPARATORS:
         count = head.count(mark.encode())
         if count >= (_HINT_LEAST if mark.strip() else 10 * _HINT_LEAST):
@@ -197,7 +211,7 @@ def _samples(job: Job) -> Iterator[bytes]:
         at = int((place + chance) * stretch)
         while file + 1 < len(job.files) and job.bases[file + 1] <= at:
             file += 1
-        with InputReader(job.files[file].path) as reader:
+        with open_input(job.files[file]) as reader:
             data = reader.read(at - job.bases[file], _SPAN_BYTES)
         if data:
             yield data

@@ -86,12 +86,12 @@ def prepare(
 ) -> Result:
     """Mill the inputs of spec into its output folder. Never prints; raises ShardmillError with a message for the user."""
     started = time.perf_counter()
-    files, tokenizer = find(spec)
+    files, tokenizer = find(spec, limits)
     complete = _check_output(Path(spec.output), describe(spec, files, tokenizer), files, overwrite=overwrite)
     if complete is not None:
         return Result(output=Path(spec.output), manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
-    report(_progress("loading", sum(file.size for file in files), Done()))
+    report(_progress("loading", sum(file.size or 0 for file in files), Done()))
     job = make_job(spec, files, tokenizer, limits or Limits())
     warning = check_space(job)
     new_folder = _make_room(job, overwrite=overwrite)
@@ -166,7 +166,8 @@ class _Line:
         self.done = Done()
         self._writer = writer
         self._val = False
-        self._blocks = plan.blocks(job.files, job.rules, drop_behind=job.big)
+        self._halt = threading.Event()
+        self._blocks = plan.blocks(job.files, job.rules, drop_behind=job.big, stop=self._halt)
         self._reading = threading.Lock()
         self._room = threading.Semaphore(job.budget.in_flight)
         self._handing = threading.Lock()
@@ -228,6 +229,7 @@ class _Line:
 
     def stop(self, error: BaseException | None = None) -> None:
         self._stopped = True
+        self._halt.set()  # a worker may be waiting for the network or a pipe
         with self._handing:
             self._error = self._error or error
             self._over.set() if error is not None else None
@@ -266,7 +268,7 @@ def _check_output(
     """The manifest if this very job is complete already; an error if something in the folder is in the way."""
     names = [output / name for name in raw.FILES.values()]
     for file in files:
-        if any(path.exists() and path.samefile(file.path) for path in (*names, output / manifest.NAME)):
+        if file.local and any(path.exists() and path.samefile(file.path) for path in (*names, output / manifest.NAME)):
             raise UsageError(
                 f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o"
             )
@@ -275,6 +277,9 @@ def _check_output(
     old = manifest.read(output) if output.is_dir() else None
     if old is not None:
         changed = manifest.differences(old.job, asked)
+        changed += [
+            f"inputs: {show(file.path)} is a pipe, and may hold something else now" for file in files if file.once
+        ]
         if not changed:
             return old
         raise OutputError(
@@ -329,11 +334,11 @@ def _run_report(job: Job, done: Done, seconds: float) -> dict[str, Any]:
     return {
         "seconds": round(seconds, 3),
         "milling_seconds": round(milling, 3),
-        "bytes_per_second": round(job.total_bytes / milling),
+        "bytes_per_second": round(done.counts.input_bytes / milling),
         "engine": job.engines.name,
         "reference": job.engines.reference.version,
         "checked_bytes": done.checked_bytes,
-        "checked_share": round(done.checked_bytes / max(1, job.total_bytes), 6),
+        "checked_share": round(done.checked_bytes / max(1, done.counts.input_bytes), 6),
         "workers": job.budget.workers,
         "block_bytes": job.rules.block_bytes,
         "max_memory": job.budget.max_memory,

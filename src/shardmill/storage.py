@@ -3,19 +3,92 @@
 import contextlib
 import errno
 import os
+import select
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from shardmill import machine
 from shardmill.errors import InputError, OutputError, ShardmillError, TemporaryError
+from shardmill.names import show as show
+from shardmill.remote import LOOK_BACK, READ_AHEAD, Remote, RemoteReader, Stopped
 
+STDIN = "-"
 PARTIAL = ".partial"
 # Written data is pushed to the disk beside the work after this many bytes, so that the last fsync
 # finds little to do and the page cache never holds gigabytes of unwritten data.
 _SYNC_EVERY = 64 << 20
+_PIPE_CHUNK = 256 << 10
+_PIPE_KEEPS = 4 << 20  # for readers that never say what they are done with
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputFile:
+    """One file to mill, as it was when the job began."""
+
+    path: str
+    """As it may be shown and stored: a URL without credentials; - for standard input."""
+    size: int | None
+    """None: not known before the end, as for a pipe."""
+    modified_ns: int = 0
+    version: str = ""
+    """What tells a changed object on the network from this one: an ETag, generation or hash; empty for local files."""
+    once: bool = False
+    """Standard input or another pipe: it can be read only once, and forward."""
+    remote: Remote | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def local(self) -> bool:
+        """A regular file of this machine."""
+        return self.remote is None and not self.once
+
+
+class Reader(Protocol):
+    """Bytes by position, from wherever they are."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int | None:
+        """None: not known yet. A pipe knows it when its end is less than 1 MiB beyond what was read."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly the bytes [offset, offset + length), fewer only at the end.
+
+        A pipe only goes forward: what is before done_until may be gone, and all that is 4 MiB behind.
+        """
+
+    def done_until(self, offset: int) -> None:
+        """Nothing before offset is needed again."""
+
+    def __enter__(self) -> "Reader": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_input(file: InputFile, *, drop_behind: bool = False, stop: threading.Event | None = None) -> Reader:
+    """The one way to read an input. Whoever waits for bytes hears of stop, and gives up with Stopped."""
+    if file.once:
+        return PipeReader(file.path, stop)
+    if file.remote is not None:
+        return RemoteReader(file.remote, stop)
+    return InputReader(file.path, drop_behind=drop_behind)
+
+
+def read_buffers(file: InputFile) -> int:
+    """Memory that reading this file takes, the page cache aside."""
+    return (
+        0 if file.local else READ_AHEAD + 2 * LOOK_BACK
+    )  # the same for a pipe: 4 MiB kept, 1 MiB ahead, and what is handed out
 
 
 class InputReader:
@@ -29,12 +102,13 @@ class InputReader:
             self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
         except OSError as e:
             raise input_error(path, e) from e
-        self.size = os.fstat(self._fd).st_size
+        self._length = os.fstat(self._fd).st_size
+        self.size: int | None = self._length
         _advise(self._fd, 0, 0, "POSIX_FADV_SEQUENTIAL")
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly the bytes [offset, offset + length), fewer only at the end the file had when it was opened."""
-        length = min(length, self.size - offset)
+        length = min(length, self._length - offset)
         chunks: list[bytes] = []
         missing = length
         while missing > 0:
@@ -44,7 +118,7 @@ class InputReader:
                 raise input_error(self.path, e) from e
             if not chunk:
                 raise InputError(
-                    f"{show(self.path)}: the file ends at byte {offset + length - missing:,} but had {self.size:,} bytes when the job began; "
+                    f"{show(self.path)}: the file ends at byte {offset + length - missing:,} but had {self._length:,} bytes when the job began; "
                     "it was cut short while it was read. Restore it and run again."
                 )
             chunks.append(chunk)
@@ -64,6 +138,69 @@ class InputReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._fd)
+
+
+class PipeReader:
+    """Standard input or a named pipe: read once, forward, a little ahead, so that its end does not come by surprise."""
+
+    def __init__(self, path: str, stop: threading.Event | None = None) -> None:
+        self.path = path
+        self.size: int | None = None
+        self._stop = stop or threading.Event()
+        self._kept = bytearray()
+        self._begin = self._done = 0
+        """Where the kept bytes begin in the stream."""
+        try:
+            self._fd = _standard_input() if path == STDIN else os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError as e:
+            raise input_error(path, e) from e
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The bytes [offset, offset + length), fewer only at the end."""
+        if offset < self._begin:
+            raise InputError(
+                f"{show(self.path)}: byte {offset:,} is needed again, and a pipe cannot go back that far; save the data as a file first, and mill that"
+            )
+        end = offset + length
+        self._fill(end + LOOK_BACK, keep=min(offset, max(self._done, end - _PIPE_KEEPS)))
+        start = offset - self._begin
+        return bytes(memoryview(self._kept)[start : start + length])
+
+    def done_until(self, offset: int) -> None:
+        """Nothing before offset is needed again; it will be dropped."""
+        self._done = offset
+
+    def __enter__(self) -> "PipeReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.path != STDIN:
+            os.close(self._fd)
+
+    def _fill(self, until: int, *, keep: int) -> None:
+        while True:
+            surplus = min(keep - self._begin, len(self._kept))
+            if surplus > 0:
+                del self._kept[:surplus]
+                self._begin += surplus
+            if self.size is not None or self._begin + len(self._kept) >= until:
+                return
+            chunk = self._next()
+            self._kept += chunk
+            if not chunk:
+                self.size = self._begin + len(self._kept)
+
+    def _next(self) -> bytes:
+        """What is in the pipe, at least a byte; nothing at its end. Waits, but not longer than the job."""
+        try:
+            while os.name != "nt" and not select.select([self._fd], [], [], _POLL_SECONDS)[0]:
+                if self._stop.is_set():
+                    raise Stopped("stopped")
+            return os.read(self._fd, _PIPE_CHUNK)
+        except OSError as e:
+            raise input_error(self.path, e) from e
 
 
 class GrowingFile:
@@ -190,11 +327,6 @@ def worth_dropping(total_bytes: int) -> bool:
     return total_bytes > machine.available_memory() // 4
 
 
-def show(path: str | Path) -> str:
-    """A path as it may be printed: names come from strangers, and may hold terminal escapes or broken UTF-8."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in os.fsdecode(path))
-
-
 def input_error(path: str, e: OSError) -> InputError:
     match e.errno:
         case errno.ENOENT:
@@ -207,6 +339,8 @@ def input_error(path: str, e: OSError) -> InputError:
             )
         case errno.EISDIR:
             return InputError(f"{show(path)}: is a folder")
+        case errno.EBADF if path == STDIN:
+            return InputError("-: standard input is closed; pipe something into the command, or name a file")
         case _:
             return InputError(
                 f"{show(path)}: cannot be read: {e.strerror}; check the disk, then run the same command again"
@@ -243,6 +377,16 @@ def _output_error(path: Path, e: OSError) -> ShardmillError:
             return TemporaryError(
                 f"{where}: cannot be written: {e.strerror}; check the disk, then run the same command again"
             )
+
+
+def _standard_input() -> int:
+    if sys.__stdin__ is None:  # closed; by now its number belongs to some other file
+        raise OSError(errno.EBADF, "closed")
+    if os.name == "nt":
+        import msvcrt
+
+        msvcrt.setmode(0, os.O_BINARY)  # type: ignore[attr-defined,unused-ignore]
+    return 0
 
 
 def _pread(fd: int, length: int, offset: int) -> bytes:

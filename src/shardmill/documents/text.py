@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from shardmill.cuts import CONTEXT_BYTES, Cuts
 from shardmill.errors import InputError
-from shardmill.storage import InputReader, show
+from shardmill.storage import Reader, show
 
 BOM = b"\xef\xbb\xbf"
 # All of the first Part is checked against the reference tokenizer, which is slow: it is kept small.
@@ -116,7 +116,7 @@ class Pieces:
     """How many passages these are, and how many of them are val; (0, 0) when documents are judged whole."""
 
 
-def read_parts(start: Position, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
+def read_parts(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
     """The Parts of one file, from start on; the file begins at byte base of the job. Consecutive, complete, never empty."""
     head = reader.read(0, 4 << 10)
     refuse_other_encodings(reader.path, head)
@@ -214,9 +214,9 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
         )
 
 
-def _read_documents(start: Position, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
+def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
     at, begin = start.offset, start.begin
-    while at < reader.size:
+    while at < _size(reader):
         before = min(_BEFORE_BYTES, at - begin)
         data, document_ends, forced = _next_stretch(reader, at, before, rules, _block_bytes(start.file, at, rules))
         keys: tuple[int, ...] = ()
@@ -233,9 +233,7 @@ def _read_documents(start: Position, reader: InputReader, base: int, rules: Text
         reader.done_until(at)
 
 
-def _next_stretch(
-    reader: InputReader, at: int, before: int, rules: TextRules, block_bytes: int
-) -> tuple[bytes, bool, bool]:
+def _next_stretch(reader: Reader, at: int, before: int, rules: TextRules, block_bytes: int) -> tuple[bytes, bool, bool]:
     """The next bytes of the file up to a document's end or an exact cut; whether a document ends there; whether by force.
 
     The document began at least `before` bytes earlier: they are context.
@@ -257,9 +255,9 @@ def _next_stretch(
     return data[before : _character_boundary(data, before + rules.max_run_bytes)], False, True
 
 
-def _read_passages(start: Position, reader: InputReader, base: int, rules: TextRules) -> Iterator[Part]:
+def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
     at = start.offset
-    while at < reader.size:
+    while at < _size(reader):
         known = rules.known.pop((start.file, at), None)
         data, known = (
             (reader.read(at, known.end), known)
@@ -273,16 +271,14 @@ def _read_passages(start: Position, reader: InputReader, base: int, rules: TextR
             data=data[: known.end],
             starts=known.starts,
             keys=known.keys,
-            open=at + known.end < reader.size,
+            open=at + known.end < _size(reader),
             forced=known.forced,
         )
         at += known.end
         reader.done_until(at)
 
 
-def _find_passages(
-    reader: InputReader, base: int, at: int, rules: TextRules, block_bytes: int
-) -> tuple[bytes, Passages]:
+def _find_passages(reader: Reader, base: int, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, Passages]:
     """The next bytes of the file, and the passages that surely begin and end in them."""
     for limit in _growing(block_bytes, rules.max_run_bytes):
         data = reader.read(at, limit + CONTEXT_BYTES)
@@ -290,7 +286,7 @@ def _find_passages(
         starts: list[int] = []
         end, forced = 0, False
         while end < len(data) and not forced:
-            border, forced = _next_border(data, end, base + at, rules, at_end=at_end, rest=reader.size - at - end)
+            border, forced = _next_border(data, end, base + at, rules, at_end=at_end, rest=_size(reader) - at - end)
             if border is None:
                 break
             starts.append(end)
@@ -346,6 +342,11 @@ def _next_border(
         if until >= len(data):
             return len(data), False
     return _character_boundary(data, last), True
+
+
+def _size(reader: Reader) -> int:
+    """A pipe whose end is not in sight has no end for now; it is seen before any rule asks for it."""
+    return 1 << 62 if reader.size is None else reader.size
 
 
 def _block_bytes(file: int, at: int, rules: TextRules) -> int:
