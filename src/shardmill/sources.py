@@ -122,16 +122,19 @@ def _read_list(path: str, places: Places) -> Iterator[InputFile]:
         except ShardmillError as e:
             raise type(e)(f"{show(path)} line {number:,}: {e}") from e
 
+    entries, empty = named(), True
     try:
-        entries = named()
         with ThreadPoolExecutor(_LOOKUPS) as pool:
             while batch := list(itertools.islice(entries, 64 * _LOOKUPS)):
+                empty = False
                 # Threads are for the network: for files of this machine they would only cost.
                 far = any(is_url(line) for _, line in batch)
                 for files in pool.map(find, batch) if far else map(find, batch):
                     yield from files
     except OSError as e:
         raise input_error(path, e) from e
+    if empty:
+        raise InputError(f"{show(path)}: names no input; write one path or address a line")
 
 
 def _text_files_in(folder: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ PARTIAL = ".partial"
 _SYNC_EVERY = 64 << 20
 _PIPE_CHUNK = 256 << 10
 _PIPE_KEEPS = 4 << 20  # for readers that never say what they are done with
-_POLL_SECONDS = 0.2
+_POLL_MILLISECONDS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +154,10 @@ class PipeReader:
             self._fd = _standard_input() if path == STDIN else os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except OSError as e:
             raise input_error(path, e) from e
+        self._poll = None
+        if hasattr(select, "poll"):  # not on Windows: there a silent pipe must end before the job can
+            self._poll = select.poll()
+            self._poll.register(self._fd, select.POLLIN)
 
     def read(self, offset: int, length: int) -> bytes:
         """The bytes [offset, offset + length), fewer only at the end."""
@@ -195,7 +199,7 @@ class PipeReader:
     def _next(self) -> bytes:
         """What is in the pipe, at least a byte; nothing at its end. Waits, but not longer than the job."""
         try:
-            while os.name != "nt" and not select.select([self._fd], [], [], _POLL_SECONDS)[0]:
+            while self._poll is not None and not self._poll.poll(_POLL_MILLISECONDS):
                 if self._stop.is_set():
                     raise Stopped("stopped")
             return os.read(self._fd, _PIPE_CHUNK)
