@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,27 @@ def test_a_list_of_addresses_is_one_command(local, tmp_path):
         done = command("prepare", "@urls.txt", "-o", "out", "--val-fraction", "0.1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert equal(tmp_path / "out", local)
+
+
+@pytest.mark.parametrize(
+    "options", [("--val-fraction", "0"), ("--val-fraction", "0.1")]
+)  # a worker reads, or the first pass
+def test_a_job_that_waits_for_a_server_gives_up_in_the_end_or_when_told_to(tmp_path, options):
+    with Server() as server:
+        server.files["/a.txt"] = FILES["part-2.txt"]
+        server.faults["/a.txt"] = [Fault("stall"), Fault("cut", 400_000), *[Fault("status", status=503)] * 10_000]
+        args = ("prepare", f"{server.url}/a.txt?token=hush", "-o", "out", *options)
+        done = command(*args, cwd=tmp_path, SHARDMILL_NETWORK_SECONDS="1")
+        assert done.returncode == 75 and "same command again to go on" in done.stderr, done.stderr
+        assert "hush" not in done.stderr and not list(tmp_path.glob("out/*"))
+        server.faults["/a.txt"][:0] = [Fault("stall"), Fault("cut", 400_000)]
+        process = subprocess.Popen([Path(sys.executable).with_name("shardmill"), *args], cwd=tmp_path, stderr=-1)
+        while len(server.requests) < 12:
+            time.sleep(0.05)
+        process.terminate()
+        started = time.monotonic()
+        _, told = process.communicate(timeout=30)
+        assert process.returncode == 75 and time.monotonic() - started < 5, told
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it():
