@@ -147,7 +147,7 @@ def choose_splitter(job: Job, report: Callable[[int], None]) -> Splitter:
     return split.by_lowest(found, fraction)
 
 
-def _fit_budget(spec: Spec, engines: Engines, limits: Limits, *, many: bool, buffers: int) -> Budget:
+def _fit_budget(spec: Spec, engines: Engines, limits: Limits, *, many: bool, buffers: int = 0) -> Budget:
     """Measure what the libraries and one engine take here, and see what the budget allows beside them.
 
     For many documents the fast engine needs one library more. What is read ahead takes buffers.
