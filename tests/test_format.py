@@ -9,7 +9,7 @@ import xxhash
 
 from shardmill import Limits, Spec, prepare
 from shardmill.formats import files
-from shardmill.storage import sample
+from shardmill.reading import sample
 from shardmill.tokens.reference import load_reference
 from shardmill.tokens.tokenizer import load
 

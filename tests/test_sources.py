@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from shardmill.errors import InputError, UsageError
+from shardmill.errors import InputError, ShardmillError, UsageError
 from shardmill.sources import find_inputs, natural_key
 
 
@@ -54,12 +54,37 @@ def test_one_empty_file_among_others_is_fine_and_only_empty_ones_are_not(tmp_pat
         find_inputs([str(tmp_path / "empty.txt")])
 
 
-def test_pipes_and_urls_are_refused_for_now(tmp_path):
+def test_a_list_names_inputs_relative_to_its_folder(tmp_path):
+    write(tmp_path, "data/b.txt", "data/a.txt", "data/deep/c.txt", "data/deep/d.txt", "# odd.txt")
+    (tmp_path / "list.txt").write_text("# a comment\n\n  data/b.txt  \ndata/deep\ndata/*.txt\n./# odd.txt\n")
+    assert names(find_inputs([f"@{tmp_path / 'list.txt'}"])) == ["b.txt", "c.txt", "d.txt", "a.txt", "# odd.txt"]
+
+
+def test_a_bad_line_of_a_list_is_named(tmp_path):
+    write(tmp_path, "a.txt")
+    for line in ("none.txt", "@other.txt", "-", "ftp://host/x"):
+        (tmp_path / "list.txt").write_text(f"a.txt\n\n{line}\n")
+        with pytest.raises(ShardmillError, match=r"list\.txt line 3: "):
+            find_inputs([f"@{tmp_path / 'list.txt'}"])
+    with pytest.raises(InputError, match="no such file"):
+        find_inputs([f"@{tmp_path / 'none'}"])
+
+
+def test_an_empty_list_is_an_error(tmp_path):
+    (tmp_path / "list.txt").write_text("# nothing\n")
+    with pytest.raises(InputError, match=r"list\.txt.*names no input"):
+        find_inputs([f"@{tmp_path / 'list.txt'}"])
+
+
+def test_a_pipe_is_read_once_and_a_device_is_not(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="not a regular file"):
-        find_inputs([str(tmp_path / "pipe")])
-    with pytest.raises(UsageError, match="local files"):
-        find_inputs(["s3://bucket/x.txt"])
+    for pattern in (str(tmp_path / "pipe"), "-"):
+        (found,) = find_inputs([pattern])
+        assert (found.path, found.size, found.once, found.local) == (pattern, None, True, False)
+        with pytest.raises(UsageError, match="named twice"):
+            find_inputs([pattern, pattern])
+    with pytest.raises(InputError, match="not a file"):
+        find_inputs(["/dev/null"])
 
 
 def test_natural_order_does_not_compare_numbers_with_words():

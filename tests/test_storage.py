@@ -6,7 +6,9 @@ import pytest
 
 from shardmill import storage
 from shardmill.errors import InputError, OutputError, TemporaryError
-from shardmill.storage import GrowingFile, InputReader, show
+from shardmill.names import show
+from shardmill.reading import InputReader
+from shardmill.storage import GrowingFile
 
 
 def test_a_growing_file_has_no_final_name_until_it_is_finished(tmp_path):

@@ -21,8 +21,8 @@ from shardmill.documents.text import (
     refuse_other_encodings,
 )
 from shardmill.errors import InputError
+from shardmill.reading import InputReader
 from shardmill.split import content_key
-from shardmill.storage import InputReader
 
 BLOCK_BYTES = (1, 3, 7, 64, 1000, 1 << 20)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import os
 import re
 import signal
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from shardmill.console import Reporter, duration, plural, say, size, spread
-from shardmill.errors import ShardmillError, TemporaryError
-from shardmill.spec import Limits, Spec
+from shardmill.errors import ShardmillError, TemporaryError, UsageError
+from shardmill.spec import NETWORK_SECONDS, Limits, Spec
 
 if TYPE_CHECKING:
     from shardmill.estimates import Estimate
@@ -37,6 +38,10 @@ Examples:
       documents end with <|endoftext|>; it is removed, and its token put there
   shardmill prepare tiny.txt -o data/ --val-fraction 0.1 --split tail
       the last tenth of the text is the validation set
+  shardmill prepare s3://bucket/corpus/ -o data/
+      every text file below that prefix, streamed; hf://, gs:// and https:// work too
+  zcat dump.gz | shardmill prepare - -o data/
+      what comes through the pipe
 """
 
 
@@ -182,8 +187,10 @@ def prepare(
 ) -> None:
     """Mill text files into token files.
 
-    INPUT is a file, a folder (every file of a known kind below it), or a glob. Read are text, JSON lines,
-    Parquet, Arrow, CSV and TSV, each also compressed: docs/inputs.md.
+    INPUT is a file, a folder (every file of a known kind below it), a glob, a URL that begins with
+    hf://datasets/, s3://, gs:// or https:// (hf, s3 and gs may name a folder or glob too), @FILE with one of
+    these a line, or - for standard input. Read are text, JSON lines, Parquet, Arrow, CSV and TSV, each also
+    compressed: docs/inputs.md and docs/places.md.
     """
     spec, limits = _spec_and_limits(output, options)
     if dry_run:
@@ -191,6 +198,8 @@ def prepare(
         return
     import shardmill
 
+    if quiet:
+        logging.getLogger("shardmill").setLevel(logging.ERROR)
     with Reporter("none" if quiet else progress) as reporter:
         result = shardmill.prepare(spec, limits=limits, on_progress=reporter.update, overwrite=overwrite)
     if as_json:
@@ -282,6 +291,7 @@ def main() -> NoReturn:
     """Run the command and exit with the code of what happened."""
     signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, _interrupt)
+    logging.getLogger("shardmill").addHandler(_Told())
     try:
         cli.main(standalone_mode=False)
         sys.exit(0)
@@ -306,6 +316,13 @@ def main() -> NoReturn:
             f"unexpected {type(e).__name__}: this is a bug in shardmill; please report the lines above. What was made so far is kept: the same command goes on from there",
             1,
         )
+
+
+class _Told(logging.Handler):
+    """What the library has to say while it works: that a server does not answer, and that it tries again."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"shardmill: {record.getMessage()}")
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -338,11 +355,15 @@ def _print_json(content: dict[str, Any]) -> None:
 
 
 def _spec_and_limits(output: str, options: dict[str, Any]) -> tuple[Spec, Limits]:
+    patience = os.environ.get("SHARDMILL_NETWORK_SECONDS", "")
+    if patience and not patience.isdecimal():
+        raise UsageError(f"SHARDMILL_NETWORK_SECONDS={patience}: is not a number of seconds; 300 is the default")
     limits = Limits(
         workers=options.pop("workers"),
         max_memory=options.pop("max_memory"),
         engine=options.pop("engine"),
         cache=_cache_folder(),
+        network_seconds=float(patience) if patience else NETWORK_SECONDS,
     )
     return Spec(output=output, **options), limits
 
@@ -354,7 +375,7 @@ def _cache_folder() -> str | None:
 
 def _shown(text: str | Path) -> str:
     """As it may be printed: names and messages can hold what strangers wrote."""
-    from shardmill.storage import show
+    from shardmill.names import show
 
     return show(str(text))
 

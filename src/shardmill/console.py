@@ -70,7 +70,7 @@ class Reporter:
             from rich.progress import Progress as Bar
 
             self._bar = Bar(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("", total=now.total_bytes)
+            self._task = self._bar.add_task("", total=now.total_bytes or None)  # None: it moves, but has no end
             self._bar.start()
         self._bar.update(self._task, completed=now.input_bytes, description=progress_line(now))
 
@@ -79,6 +79,8 @@ def progress_line(now: "Progress") -> str:
     if now.phase == "splitting":
         return f"first pass for the validation set: {size(now.input_bytes)} of {size(now.total_bytes)}"
     speed = (now.input_bytes - now.resumed_bytes) / max(now.seconds, 1e-3)
+    if not now.total_bytes:  # a pipe
+        return f"{size(now.input_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {size(now.memory)} memory"
     left = (now.total_bytes - now.input_bytes) / speed if speed else 0.0
     return f"{size(now.input_bytes)} of {size(now.total_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {duration(left)} left, {size(now.memory)} memory"
 

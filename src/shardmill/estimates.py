@@ -12,10 +12,11 @@ import xxhash
 from shardmill import plan, storage
 from shardmill.documents import utf8
 from shardmill.documents.pieces import Position
-from shardmill.errors import TemporaryError
+from shardmill.errors import ShardmillError, TemporaryError, UsageError
 from shardmill.job import Job, find, make_job
+from shardmill.names import show
+from shardmill.reading import open_input
 from shardmill.spec import Limits, Spec
-from shardmill.storage import InputReader, show
 from shardmill.tokens.encoder import Encoder
 
 # 256 places spread over the whole input: the share of the error that comes from their number is then some
@@ -68,7 +69,14 @@ class Estimate:
 
 def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
     """What prepare(spec) would make and take."""
-    return estimate_job(make_job(spec, *find(spec), limits or Limits()))
+    limits = limits or Limits()
+    files, tokenizer = find(spec, limits)
+    for file in files:
+        if file.once:
+            raise UsageError(
+                f"{show(file.path)}: nothing can be said beforehand about a pipe, since what is read of it is gone; save the data as a file first, or just run prepare"
+            )
+    return estimate_job(make_job(spec, files, tokenizer, limits))
 
 
 def estimate_job(job: Job) -> Estimate:
@@ -86,7 +94,7 @@ def estimate_job(job: Job) -> Estimate:
         tokens = _extrapolate(counted.sizes, counted.tokens, job.total_bytes)
         documents = _extrapolate(counted.sizes, counted.documents, job.total_bytes)
         if job.rules.separator is None and job.plain:
-            documents = Range.exactly(sum(file.size > 0 for file in job.files))
+            documents = Range.exactly(sum(file.size != 0 for file in job.files))
     total = _add(tokens, documents) if job.eot_id is not None else tokens
     made = total.times(job.dtype.itemsize)
     free = storage.free_bytes(job.output)
@@ -113,6 +121,8 @@ def check_space(job: Job, written: int = 0) -> str | None:
 
     So many bytes of it are written already.
     """
+    if any(file.size is None for file in job.files):
+        return None
     free = storage.free_bytes(job.output) + written
     # A token and an end-of-text for every byte; of what is compressed, for many more.
     if free > 2 * job.total_bytes * job.dtype.itemsize * (1 if job.plain else _MOST_COMPRESSED):
@@ -130,9 +140,14 @@ def separator_hint(job: Job) -> str | None:
     """Text that looks like many documents in one file, while no separator was given, deserves a word."""
     if job.rules.separator is not None or not job.plain:
         return None
-    file = max(job.files, key=lambda file: file.size)
-    with InputReader(file.path) as reader:
-        head = reader.read(0, _HINT_BYTES)
+    file = max(job.files, key=lambda file: file.size or 0)
+    if file.once:
+        return None
+    try:
+        with open_input(file) as reader:
+            head = reader.read(0, _HINT_BYTES)
+    except ShardmillError:  # the work is done, or will say so itself
+        return None
     for mark in _LIKELY_SEPARATORS:
         count = head.count(mark.encode())
         if count >= (_HINT_LEAST if mark.strip() else 10 * _HINT_LEAST):
@@ -243,7 +258,7 @@ def _samples(job: Job) -> Iterator[bytes]:
         at = int((place + chance) * stretch)
         while file + 1 < len(job.files) and job.bases[file + 1] <= at:
             file += 1
-        with InputReader(job.files[file].path) as reader:
+        with open_input(job.files[file]) as reader:
             data = reader.read(at - job.bases[file], _SPAN_BYTES)
         if data:
             yield data

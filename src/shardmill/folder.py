@@ -1,5 +1,6 @@
 """An output folder → what an earlier run left in it, and room for this one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ from shardmill.formats.files import OutputFiles
 from shardmill.job import Job, versions
 from shardmill.journal import Left
 from shardmill.manifest import Counts, Manifest
+from shardmill.names import show
 from shardmill.sources import InputFile
-from shardmill.storage import show
 
 _OUTPUTS = (*raw.FILES.values(), rejects.NAME)
 
@@ -19,7 +20,7 @@ _OUTPUTS = (*raw.FILES.values(), rejects.NAME)
 def refuse_to_replace_inputs(output: Path, files: tuple[InputFile, ...]) -> None:
     ours = [path for name in (*_OUTPUTS, manifest.NAME) if (path := output / name).exists()]
     for file in files if ours else ():
-        if any(path.samefile(file.path) for path in ours):
+        if file.local and any(path.samefile(file.path) for path in ours):
             raise UsageError(
                 f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o"
             )
@@ -31,7 +32,7 @@ def completed(output: Path, asked: dict[str, Any], files: tuple[InputFile, ...])
     if old is not None:
         changed = manifest.differences(old.job, asked)
         if not changed:
-            changed = manifest.modified(output, files)
+            changed = manifest.modified(output, files) + _pipes(files)
         if changed:
             raise _another_job(output, "holds the result of another job", changed)
         return old
@@ -77,10 +78,14 @@ def _left_by(job: Job) -> Left | None:
     counts = left.checkpoint.counts if left.checkpoint else Counts()
     if not counts.replaced_characters and not counts.documents_rejected and "choices" in began:
         began = {**began, "choices": {**began["choices"], "on_error": job.spec.on_error}}  # has not mattered yet
-    changed = manifest.differences(began, asked)
+    changed = manifest.differences(began, asked) + _pipes(job.files)
     if changed:
         raise _another_job(job.output, "holds an unfinished job that is not this one", changed)
     return left
+
+
+def _pipes(files: Sequence[InputFile]) -> list[str]:
+    return [f"inputs: {show(file.path)} is a pipe, and may hold something else now" for file in files if file.once]
 
 
 def _another_job(output: Path, what: str, changed: list[str]) -> OutputError:

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardmill import budget, machine, plan, split, storage
+from shardmill import budget, machine, plan, reading, split, storage
 from shardmill.budget import Budget, Footprint
 from shardmill.documents import columns, text
 from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.documents.rules import Passages, TextRules
 from shardmill.documents.text import Part
-from shardmill.errors import InputError
+from shardmill.errors import InputError, UsageError
 from shardmill.formats import raw
 from shardmill.manifest import when
+from shardmill.names import show
 from shardmill.sources import InputFile, find_inputs
 from shardmill.spec import Limits, Spec
 from shardmill.split import Splitter
@@ -32,6 +33,8 @@ _KNOWN_PARTS = 8192
 _SAMPLED_FILES = 4096
 # What this process has resident before the first block when it is the command and nothing else, at most.
 _OWN_BASE = 160 << 20
+# What a pipe is taken for until its end is reached: too much for a shortcut.
+_UNKNOWN_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +46,7 @@ class Job:
     bases: tuple[int, ...]
     """Where each file begins when all are laid end to end."""
     total_bytes: int
+    """0 when a pipe is among the files: nobody knows."""
     tokenizer: Tokenizer
     engines: Engines
     rules: TextRules
@@ -70,13 +74,17 @@ def describe(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer) -> 
     sampled = len(files) <= _SAMPLED_FILES
     return {
         "choices": {**spec.choices(), "tokenizer": tokenizer.name},
-        "inputs": [
-            {"path": file.path, "bytes": file.size, **({"sample": storage.sample(file.path)} if sampled else {})}
-            for file in files
-        ],
+        "inputs": [{"path": file.path, "bytes": file.size, **_fingerprint(file, sampled=sampled)} for file in files],
         "tokenizer_sha256": tokenizer.digest,
         "vocabulary_size": tokenizer.size,
     }
+
+
+def _fingerprint(file: InputFile, *, sampled: bool) -> dict[str, str]:
+    """What tells a changed input from this one, beside its size."""
+    if file.version:
+        return {"version": file.version}
+    return {"sample": reading.sample(file.path)} if sampled and file.local else {}
 
 
 def versions(job: Job) -> dict[str, Any]:
@@ -88,31 +96,39 @@ def versions(job: Job) -> dict[str, Any]:
     }
 
 
-def find(spec: Spec) -> tuple[tuple[InputFile, ...], Tokenizer]:
+def find(spec: Spec, limits: Limits | None = None) -> tuple[tuple[InputFile, ...], Tokenizer]:
     """The cheap questions: what there is to read, and with which tokenizer."""
-    files = find_inputs(spec.inputs)
+    files = find_inputs(spec.inputs, patience=(limits or Limits()).network_seconds)
+    pipe = next((file for file in files if file.once), None)
+    if pipe is not None and spec.split != "hash" and spec.val_fraction:
+        raise UsageError(
+            f"--split {spec.split} with {show(pipe.path)}: how long a pipe is, and so where the {spec.split} of the text ends, is known only at its end; leave --split out, or save the data as a file first"
+        )
     return files, load(spec.tokenizer)
 
 
 def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, limits: Limits) -> Job:
     """Decide everything that the work itself must not decide."""
     machine.keep_freed_memory()
-    total = sum(file.size for file in files)
+    known = all(file.size is not None for file in files)
+    total = sum(file.size or 0 for file in files) if known else 0
+    likely = total if known else _UNKNOWN_BYTES
     dtype = raw.choose_dtype(tokenizer, spec.dtype)
     separator = text.escaped(spec.separator) if spec.separator is not None else None
     look = plan.look(files, spec.input_format, spec.field)
     one_text = len(files) == 1 and separator is None and plan.is_text(files[0], spec.input_format)
     side = spec.eot if spec.eot != "auto" else ("none" if one_text else raw.EOT_SIDE)
     eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
-    engines = choose_engines(tokenizer, limits.engine, total, limits.cache_folder())
-    keep = _fit_budget(spec, engines, limits, look, many=not one_text)
+    engines = choose_engines(tokenizer, limits.engine, likely, limits.cache_folder())
+    buffers = max(map(reading.read_buffers, files))
+    keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers)
     rules = TextRules(
         cuts=tokenizer.cuts,
         key=(lambda head, _: split.content_key(head, spec.seed))
         if spec.split == "hash"
         else (lambda _, offset: offset),
         separator=separator,
-        passage_bytes=split.passage_bytes(spec.passage_bytes, total) if spec.val_fraction else None,
+        passage_bytes=split.passage_bytes(spec.passage_bytes, likely) if spec.val_fraction else None,
         border=split.border(spec.split, spec.val_fraction, total) if spec.val_fraction else None,
         max_run_bytes=spec.max_run_bytes,
         block_bytes=min(limits.block_bytes, spec.max_run_bytes),
@@ -137,7 +153,7 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         eot_side=side,
         budget=keep,
         plain=look.plain,
-        big=storage.worth_dropping(total),
+        big=storage.worth_dropping(likely),
     )
 
 
@@ -147,6 +163,8 @@ def choose_splitter(
     """A threshold when there is enough to judge; for small inputs a first pass finds exactly the lowest hashes.
 
     The first pass saves every second how far it is, goes on from what was left, and reports the bytes of each block.
+    It is the same wherever the files are, so that the result is: it ends as soon as there is enough to judge. A
+    pipe cannot be read twice, so there it is always the threshold.
     """
     fraction, rules = job.spec.val_fraction, job.rules
     if rules.border is not None:
@@ -199,10 +217,12 @@ def _keys(job: Job, part: plan.Part) -> list[int]:
         return []
 
 
-def _fit_budget(spec: Spec, engines: Engines, limits: Limits, look: plan.Look, *, many: bool) -> Budget:
+def _fit_budget(
+    spec: Spec, engines: Engines, limits: Limits, look: plan.Look, *, many: bool, buffers: int = 0
+) -> Budget:
     """Measure what the libraries and one engine take here, and see what the budget allows beside them.
 
-    For many documents the fast engine needs one library more.
+    For many documents the fast engine needs one library more. What is read ahead takes buffers.
     """
     engines.reference.encode(b"warm")
     machine.give_back_freed_memory()
@@ -212,7 +232,7 @@ def _fit_budget(spec: Spec, engines: Engines, limits: Limits, look: plan.Look, *
     engine = max(0, machine.rss() - before) if engines.guard is not None else 0
     del first
     footprint = Footprint(
-        base=before,
+        base=before + buffers,
         engine=engine,
         reference=budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes),
         reading=budget.reading_reserve(look.window, look.held),

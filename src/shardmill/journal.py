@@ -21,7 +21,7 @@ from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.errors import OutputError
 from shardmill.formats.files import FileState, OutputFiles
 from shardmill.manifest import Counts, check_name
-from shardmill.storage import show
+from shardmill.names import show
 
 NAME = "shardmill.journal"
 FORMAT = 1

@@ -43,7 +43,9 @@ def mill_blocks(
     Passes on the first error any of the workers met. A Block's error counts as its result, so the first in
     the text is the one told.
     """
-    line = _Line(job, plan.blocks(job.files, job.rules, start, index, drop_behind=job.big), index, write)
+    halt = threading.Event()
+    blocks = plan.blocks(job.files, job.rules, start, index, drop_behind=job.big, stop=halt)
+    line = _Line(job, blocks, index, write, halt)
     threads = [
         threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.workers)
@@ -84,11 +86,14 @@ class _Line:
     What is in flight is bounded, and is the least possible while the machine is short of memory.
     """
 
-    def __init__(self, job: Job, blocks: Iterator[Block], index: int, write: Callable[[Milled], bool]) -> None:
+    def __init__(
+        self, job: Job, blocks: Iterator[Block], index: int, write: Callable[[Milled], bool], halt: threading.Event
+    ) -> None:
         self.pressed = False
         self._blocks = blocks
         self._next = self._due = index
         self._write = write
+        self._halt = halt
         self._reading = threading.Lock()
         self._room = threading.Semaphore(job.budget.in_flight)
         self._handing = threading.Lock()
@@ -165,6 +170,7 @@ class _Line:
     def stop(self, error: BaseException | None = None) -> None:
         with self._handing:
             self._stopped = True
+            self._halt.set()  # a worker may be waiting for the network or a pipe
             if error is not None:
                 self._error = self._error or error
                 self._over.set()

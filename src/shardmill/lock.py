@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardmill import storage
 from shardmill.errors import TemporaryError
-from shardmill.storage import show
+from shardmill.names import show
 
 NAME = ".shardmill.lock"
 # Network file systems that know no locks: two jobs at once in one folder are then the user's to avoid.

@@ -9,8 +9,9 @@ from typing import Any
 
 from shardmill.errors import OutputError
 from shardmill.formats.raw import Shard
+from shardmill.names import show
 from shardmill.sources import InputFile
-from shardmill.storage import read_small, show, write_whole
+from shardmill.storage import read_small, write_whole
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -83,7 +84,7 @@ def check_name(name: Any) -> None:
 def _check_types(content: dict[str, Any]) -> None:
     """Whoever reads a manifest relies on these."""
     numbers = [file[key] for file in content["files"] for key in ("tokens", "bytes")]
-    numbers += [*content["counts"].values(), *(entry["bytes"] for entry in content["job"]["inputs"])]
+    numbers += [*content["counts"].values(), *(entry["bytes"] or 0 for entry in content["job"]["inputs"])]
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise ValueError("a count is not a whole number")
     if content["dtype"] not in ("uint16", "uint32") or type(content["job"]["vocabulary_size"]) is not int:

@@ -88,7 +88,7 @@ def prepare(
     """
     started = time.perf_counter()
     limits = limits or Limits()
-    files, tokenizer = find(spec)
+    files, tokenizer = find(spec, limits)
     output = Path(spec.output)
     folder.refuse_to_replace_inputs(output, files)
     asked = describe(spec, files, tokenizer)
@@ -96,7 +96,7 @@ def prepare(
     if complete is not None and not folder.unfinished(output):
         return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
-    report(_progress("loading", sum(file.size for file in files), Done()))
+    report(_progress("loading", sum(file.size or 0 for file in files), Done()))
     job = make_job(spec, files, tokenizer, limits)
     with locked(output):
         if not overwrite and (complete := folder.completed(output, asked, files)) is not None:
@@ -220,7 +220,8 @@ class _Output:
 
 def _manifest_of(job: Job, done: Done, writer: RawWriter) -> Manifest:
     limited = job.spec.limit_documents is not None or job.spec.limit_tokens is not None
-    if done.counts.input_bytes != job.total_bytes and not limited:  # I6
+    known = all(file.size is not None for file in job.files)
+    if done.counts.input_bytes != job.total_bytes and known and not limited:  # I6
         raise ShardmillError(
             f"{done.counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
         )
@@ -286,7 +287,7 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
 
 def _run_report(job: Job, done: Done, seconds: float) -> dict[str, Any]:
     milling = time.perf_counter() - done.started
-    here = job.total_bytes - done.resumed_bytes
+    here = done.counts.input_bytes - done.resumed_bytes
     return {
         "seconds": round(seconds, 3),
         "milling_seconds": round(milling, 3),

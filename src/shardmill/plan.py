@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,9 +13,10 @@ from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
 from shardmill.documents.rules import FIRST_PART_BYTES, TextRules
 from shardmill.errors import InputError
+from shardmill.names import show
+from shardmill.reading import InputReader, Reader, open_input
 from shardmill.sources import InputFile
 from shardmill.spec import WHOLE_FILE_BYTES, InputFormat
-from shardmill.storage import InputReader, Reader, open_input, show
 
 _MAX_PARTS = 4096
 _LOOKS = 32
@@ -69,12 +71,16 @@ def blocks(
     index: int = 0,
     *,
     drop_behind: bool = False,
+    stop: threading.Event | None = None,
 ) -> Iterator[Block]:
-    """All text of all files in order, Block after Block; from start on, the first Block with this index."""
+    """All text of all files in order, Block after Block; from start on, the first Block with this index.
+
+    Set stop to have a thread that waits for bytes give up.
+    """
     parts: list[Part] = []
     size = done = 0
     after = start
-    for part, spent, position in _all_parts(files, rules, start, drop_behind=drop_behind):
+    for part, spent, position in _all_parts(files, rules, start, drop_behind=drop_behind, stop=stop):
         if part is not None and parts:
             most = rules.block_bytes if index else min(rules.block_bytes, FIRST_PART_BYTES)
             if size + part.size > most or len(parts) == _MAX_PARTS:
@@ -85,22 +91,26 @@ def blocks(
         if part is not None:
             parts.append(part)
             size += part.size
+    if not (done or index) and (pipe := next((file for file in files if file.size is None), None)) is not None:
+        raise InputError(
+            f"{show(pipe.path)}: nothing to mill, {'standard input' if pipe.path == '-' else 'the pipe'} is empty; did the command before it fail?"
+        )
     if done or parts:
         yield Block(index=index, parts=tuple(parts), input_bytes=done, after=after)
 
 
 def file_bases(files: Sequence[InputFile]) -> list[int]:
-    """Where each file begins when all are laid end to end."""
+    """Where each file begins when all are laid end to end; a pipe, whose length is not known, counts as nothing."""
     bases, total = [], 0
     for file in files:
         bases.append(total)
-        total += file.size
+        total += file.size or 0
     return bases
 
 
 def rules_for(files: Sequence[InputFile], file: InputFile, rules: TextRules) -> TextRules:
     """Running text is judged for train or val by passages; a small file among others, as the document it is."""
-    running = rules.separator is None and (len(files) == 1 or file.size > WHOLE_FILE_BYTES)
+    running = rules.separator is None and (len(files) == 1 or file.size is None or file.size > WHOLE_FILE_BYTES)
     return rules if running else dataclasses.replace(rules, passage_bytes=None)
 
 
@@ -151,7 +161,12 @@ def is_text(file: InputFile, asked: InputFormat) -> bool:
 
 
 def _all_parts(
-    files: Sequence[InputFile], rules: TextRules, start: Position, *, drop_behind: bool
+    files: Sequence[InputFile],
+    rules: TextRules,
+    start: Position,
+    *,
+    drop_behind: bool,
+    stop: threading.Event | None,
 ) -> Iterator[tuple[Part | None, int, Position]]:
     """Each Part, how many bytes are done with it, and where reading goes on; None: the end of a file, only bytes are done."""
     for number, (file, base) in enumerate(zip(files, file_bases(files), strict=True)):
@@ -160,13 +175,13 @@ def _all_parts(
         position = start if number == start.file else Position(file=number)
         done = -1
         try:
-            with open_input(file, drop_behind=drop_behind) as reader:
+            with open_input(file, drop_behind=drop_behind, stop=stop) as reader:
                 _refuse_changed(file, reader)
                 source = _Source(file, reader, rules)
                 for part in source.parts(position, base, rules_for(files, file, rules)):
                     if done < 0:
                         done = source.spent(position)
-                    spent = source.spent(part.after) if part.after.file == number else max(done, file.size)
+                    spent = source.spent(part.after) if part.after.file == number else max(done, file.size or 0)
                     yield part, spent - done, part.after
                     done = spent
                 if done < 0:
@@ -176,7 +191,7 @@ def _all_parts(
             yield _failed(file, number, e, rules), 0, Position(file=number + 1)
             if rules.on_error != "skip":
                 return
-        yield None, max(0, file.size - max(done, 0)), Position(file=number + 1)
+        yield None, max(0, (file.size or 0) - max(done, 0)), Position(file=number + 1)
 
 
 def _refuse_changed(file: InputFile, reader: Reader) -> None:

@@ -24,6 +24,8 @@ MAX_RUN_BYTES = 512 << 10
 PASSAGE_BYTES = 64 << 10
 # A file that is one document is judged as a whole up to here, and by passages beyond.
 WHOLE_FILE_BYTES = 1 << 20
+# A server that restarts or limits its callers is back within minutes.
+NETWORK_SECONDS = 300.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +102,8 @@ class Limits:
     checkpoint_seconds: float = 1.0
     """How much work a kill costs at most, in seconds and in bytes of input."""
     checkpoint_bytes: int = 128 << 20
+    network_seconds: float = NETWORK_SECONDS
+    """How long a connection may fail, tried again and again, before the job gives up."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:

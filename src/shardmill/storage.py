@@ -1,4 +1,4 @@
-"""The only door to the disk: bytes in by position, and files that get their final name only when whole."""
+"""The only door to what is written: files that get their final name only when whole."""
 
 import contextlib
 import errno
@@ -7,17 +7,13 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol
-
-import xxhash
 
 from shardmill import machine
-from shardmill.errors import InputError, OutputError, ShardmillError, TemporaryError
+from shardmill.errors import OutputError, ShardmillError, TemporaryError
+from shardmill.names import show
+from shardmill.reading import FLAGS, advise, pread
 
 PARTIAL = ".partial"
-_SAMPLE_BYTES = 4 << 10
-_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # a link in the output folder must not lead the writer elsewhere
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # nor a pipe there make it wait
 
@@ -52,98 +48,6 @@ def reached(step: str) -> None:
     watch(step)
 
 
-class Reader(Protocol):
-    """An input, read by position and mostly forward.
-
-    What lies at or after the last done_until(), and 4 KiB before it, can be read again; the rest may be gone.
-    """
-
-    path: str
-
-    @property
-    def size(self) -> int | None:
-        """None: not known until the end is reached."""
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Exactly the bytes [offset, offset + length), fewer only at the end."""
-
-    def done_until(self, offset: int) -> None:
-        """Nothing before offset is needed again."""
-
-    def __enter__(self) -> "Reader": ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class InputReader:
-    """One input file, read by position. Short reads are completed; a file that shrank is an error."""
-
-    def __init__(self, path: str, *, drop_behind: bool = False) -> None:
-        self.path = path
-        self._drop_behind = drop_behind
-        self._dropped = 0
-        try:
-            self._fd = os.open(path, os.O_RDONLY | _FLAGS)
-        except OSError as e:
-            raise input_error(path, e) from e
-        self.size = os.fstat(self._fd).st_size
-        _advise(self._fd, 0, 0, "POSIX_FADV_SEQUENTIAL")
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Exactly the bytes [offset, offset + length), fewer only at the end the file had when it was opened."""
-        length = min(length, self.size - offset)
-        chunks: list[bytes] = []
-        missing = length
-        while missing > 0:
-            try:
-                chunk = _pread(self._fd, missing, offset + length - missing)
-            except OSError as e:
-                raise input_error(self.path, e) from e
-            if not chunk:
-                raise InputError(
-                    f"{show(self.path)}: the file ends at byte {offset + length - missing:,} but had {self.size:,} bytes when the job began; "
-                    "it was cut short while it was read. Restore it and run again."
-                )
-            chunks.append(chunk)
-            missing -= len(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def now(self) -> tuple[int, int]:
-        """Its size and when it was last modified, in nanoseconds."""
-        found = os.fstat(self._fd)
-        return found.st_size, found.st_mtime_ns
-
-    def done_until(self, offset: int) -> None:
-        """Nothing before offset is needed again: let the kernel drop it from the page cache."""
-        if self._drop_behind and offset - self._dropped >= 16 << 20:
-            _advise(self._fd, self._dropped, offset - self._dropped, "POSIX_FADV_DONTNEED")
-            self._dropped = offset
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-    def __enter__(self) -> "InputReader":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Named(Protocol):
-    """What can be opened: an InputFile."""
-
-    @property
-    def path(self) -> str: ...
-
-
-def open_input(file: Named, *, drop_behind: bool = False) -> Reader:
-    return InputReader(file.path, drop_behind=drop_behind)
-
-
 class GrowingFile:
     """A file that grows under NAME.partial and gets its final name when all of it is on disk (I2).
 
@@ -164,10 +68,10 @@ class GrowingFile:
                         f"{show(path)}: is gone, with the {at:,} bytes that an earlier run wrote. Start again with --overwrite, or choose another folder with -o"
                     )
                 self.published = True  # an earlier run was stopped between two renames
-                self._fd = os.open(path, os.O_RDONLY | _FLAGS | _NO_LINK)
+                self._fd = os.open(path, os.O_RDONLY | FLAGS | _NO_LINK)
             else:
                 self._fd = os.open(
-                    self._partial, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if at is None else 0) | _FLAGS | _NO_LINK, 0o666
+                    self._partial, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if at is None else 0) | FLAGS | _NO_LINK, 0o666
                 )
             size = os.fstat(self._fd).st_size
             if size < self.bytes or (self.published and size != self.bytes):
@@ -192,7 +96,7 @@ class GrowingFile:
     def read(self, offset: int, length: int) -> bytes:
         """What was written there before; for resuming."""
         with writing(self.path):
-            return _pread(self._fd, length, offset)
+            return pread(self._fd, length, offset)
 
     def sync(self) -> None:
         """All that was appended before is on disk after. May run beside append."""
@@ -201,7 +105,7 @@ class GrowingFile:
             with writing(self.path):
                 getattr(os, "fdatasync", os.fsync)(self._fd)
                 if self._drop_behind:
-                    _advise(self._fd, 0, until, "POSIX_FADV_DONTNEED")
+                    advise(self._fd, 0, until, "POSIX_FADV_DONTNEED")
             self._synced = until
 
     def seal(self) -> None:
@@ -240,7 +144,7 @@ class DurableLog:
     def __init__(self, path: Path, *, at: int | None) -> None:
         self.path = path
         with writing(path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | _FLAGS | _NO_LINK | _NO_WAIT, 0o666)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | FLAGS | _NO_LINK | _NO_WAIT, 0o666)
             os.ftruncate(self._fd, at or 0)
             os.lseek(self._fd, 0, os.SEEK_END)
 
@@ -260,13 +164,13 @@ class DurableLog:
 
 def open_beside(path: Path) -> int:
     """A small file of ours to read and write, made if it is not there; never one elsewhere that a link leads to."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS | _NO_LINK, 0o666)
+    return os.open(path, os.O_RDWR | os.O_CREAT | FLAGS | _NO_LINK, 0o666)
 
 
 def read_small(path: Path, largest: int) -> bytes:
     """A file of ours, whole; it may come from a stranger, so it is not followed elsewhere and not read without end."""
     try:
-        with open(os.open(path, os.O_RDONLY | _FLAGS | _NO_LINK | _NO_WAIT), "rb") as file:
+        with open(os.open(path, os.O_RDONLY | FLAGS | _NO_LINK | _NO_WAIT), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OutputError(f"{show(path)}: is not a plain file; choose another folder with -o")
             data = file.read(largest + 1)
@@ -279,13 +183,6 @@ def read_small(path: Path, largest: int) -> bytes:
             f"{show(path)}: is too large to be a file that shardmill wrote; choose another folder with -o"
         )
     return data
-
-
-def sample(path: str) -> str:
-    """A checksum of a little of a file: its beginning, middle and end. Most edits show in it."""
-    with InputReader(path) as reader:
-        places = (0, reader.size // 2, max(0, reader.size - _SAMPLE_BYTES))
-        return xxhash.xxh3_64_hexdigest(b"".join(reader.read(place, _SAMPLE_BYTES) for place in places))
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -343,29 +240,6 @@ def worth_dropping(total_bytes: int) -> bool:
     return total_bytes > machine.available_memory() // 4
 
 
-def show(path: str | Path) -> str:
-    """A path as it may be printed: names come from strangers, and may hold terminal escapes or broken UTF-8."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in os.fsdecode(path))
-
-
-def input_error(path: str, e: OSError) -> ShardmillError:
-    match e.errno:
-        case errno.ENOENT:
-            return InputError(
-                f"{show(path)}: no such file; check the spelling, or quote a glob so that the shell leaves it alone"
-            )
-        case errno.EACCES | errno.EPERM:
-            return InputError(
-                f"{show(path)}: you may not read this file; check its permissions (chmod +r) or who owns it"
-            )
-        case errno.EISDIR:
-            return InputError(f"{show(path)}: is a folder")
-        case _:
-            return TemporaryError(
-                f"{show(path)}: cannot be read: {e.strerror}; check the disk, then run the same command again"
-            )
-
-
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals to write into messages that say what to do."""
@@ -398,19 +272,6 @@ def _output_error(path: Path, e: OSError, done: str = "written") -> ShardmillErr
             return TemporaryError(
                 f"{where}: cannot be {done}: {e.strerror}; check the disk, then run the same command again"
             )
-
-
-def _pread(fd: int, length: int, offset: int) -> bytes:
-    if hasattr(os, "pread"):
-        return os.pread(fd, length, offset)
-    os.lseek(fd, offset, os.SEEK_SET)  # Windows; reads of one file are never concurrent
-    return os.read(fd, length)
-
-
-def _advise(fd: int, offset: int, length: int, advice: str) -> None:
-    if hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(fd, offset, length, getattr(os, advice))
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,7 +10,8 @@ from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, ValuePart
 from shardmill.documents.rules import TextRules
 from shardmill.errors import InputError
-from shardmill.storage import Reader, show
+from shardmill.names import show
+from shardmill.reading import Reader
 
 # A record batch up to this size is taken without having been seen beforehand.
 MOST = 1 << 30

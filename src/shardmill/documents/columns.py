@@ -14,7 +14,8 @@ from shardmill.documents.pieces import Position
 from shardmill.documents.records import MAX_RECORDS, BytesReader, Counted, Place, Records, ValuePart, value_parts
 from shardmill.documents.rules import TextRules, block_bytes
 from shardmill.errors import InputError
-from shardmill.storage import Reader, show
+from shardmill.names import show
+from shardmill.reading import Reader
 
 # What a page or record batch may take, unless the files were found to need more.
 LEAST_HELD = 16 << 20

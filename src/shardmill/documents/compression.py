@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Literal, Protocol
 
 from shardmill.errors import InputError
-from shardmill.storage import Reader, show
+from shardmill.names import show
+from shardmill.reading import Reader
 
 if sys.version_info >= (3, 14):
     from compression import zstd

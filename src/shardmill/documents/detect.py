@@ -4,8 +4,9 @@ import os
 
 from shardmill.documents.compression import LEAST_WINDOW, SUFFIXES, Compression, Decompressed, compression_of, window_of
 from shardmill.errors import InputError
+from shardmill.names import show
+from shardmill.reading import Reader
 from shardmill.spec import InputFormat
-from shardmill.storage import Reader, show
 
 FORMATS: dict[str, InputFormat] = {
     ".txt": "text",

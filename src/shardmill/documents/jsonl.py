@@ -19,7 +19,7 @@ from shardmill.documents.compression import TooLong
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, value_parts
 from shardmill.documents.rules import BOM, TextRules, block_bytes, growing
-from shardmill.storage import Reader
+from shardmill.reading import Reader
 
 _HEAD_BYTES = 64 << 10
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from shardmill.documents import utf8
-from shardmill.storage import Reader
+from shardmill.reading import Reader
 
 DEPTH = 900
 _WINDOW = 128 << 10

@@ -7,7 +7,7 @@ one page of a gigabyte. Headers are Thrift in its compact form; of their fields 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardmill.storage import Reader
+from shardmill.reading import Reader
 
 _HEADER_BYTES = 64 << 10
 _DATA_PAGES = (0, 3)

@@ -13,7 +13,8 @@ from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, ValuePart
 from shardmill.documents.rules import TextRules
 from shardmill.errors import InputError
-from shardmill.storage import Reader, show
+from shardmill.names import show
+from shardmill.reading import Reader
 
 # Pages are read through a buffer of this size; without it a whole column of a row group is read at once.
 _BUFFER_BYTES = 256 << 10

@@ -4,7 +4,7 @@ from xxhash import xxh3_64_intdigest
 
 from shardmill.cuts import CONTEXT_BYTES
 from shardmill.documents.rules import PASSAGE_HEAD, Passages, TextRules, growing
-from shardmill.storage import Reader
+from shardmill.reading import Reader
 
 # The rules for cuts look back two characters.
 BEFORE_BYTES = 8

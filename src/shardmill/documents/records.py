@@ -9,8 +9,9 @@ from shardmill.documents import text, utf8
 from shardmill.documents.pieces import Pieces, Position
 from shardmill.documents.rules import DOCUMENT_HEAD, TextRules
 from shardmill.errors import InputError
+from shardmill.names import show
+from shardmill.reading import Reader
 from shardmill.rejects import Reject
-from shardmill.storage import Reader, show
 
 # Each record of a Part takes some 300 bytes beside its text.
 MAX_RECORDS = 8 << 10

@@ -13,7 +13,7 @@ from shardmill.documents.compression import MAX_HELD
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import MAX_RECORDS, BytesReader, Counted, Place, Records, ValuePart, value_parts
 from shardmill.documents.rules import BOM, TextRules, block_bytes
-from shardmill.storage import Reader
+from shardmill.reading import Reader
 
 _WINDOW = 256 << 10
 _COLUMNS_TOLD = 20

@@ -17,8 +17,9 @@ from shardmill.documents.passages import BEFORE_BYTES, character_boundary, find_
 from shardmill.documents.pieces import Pieces, Position
 from shardmill.documents.rules import BOM, DOCUMENT_HEAD, PASSAGE_HEAD, TextRules, block_bytes, growing
 from shardmill.errors import InputError
+from shardmill.names import show
+from shardmill.reading import Reader
 from shardmill.rejects import Reject
-from shardmill.storage import Reader, show
 
 # Each document of a block takes some 200 bytes beside its text.
 _MAX_DOCUMENTS = 16 << 10

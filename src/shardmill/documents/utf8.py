@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.errors import InputError
-from shardmill.storage import show
+from shardmill.names import show
 
 _SMALL = 16 << 10  # below, building the Arrow array costs more than decoding
 

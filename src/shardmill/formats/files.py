@@ -7,7 +7,8 @@ import xxhash
 
 from shardmill import storage
 from shardmill.errors import OutputError
-from shardmill.storage import GrowingFile, show
+from shardmill.names import show
+from shardmill.storage import GrowingFile
 
 # Checksums are kept for stretches of this size, so that a damaged one can be named and a job resumed.
 SEGMENT_BYTES = 64 << 20

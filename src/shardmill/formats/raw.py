@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from shardmill.errors import UsageError
 from shardmill.formats.files import OutputFiles
+from shardmill.names import show
 from shardmill.spec import Dtype
-from shardmill.storage import show
 from shardmill.tokens.tokenizer import Tokenizer
 
 SplitName = Literal["train", "val"]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import ShardmillError, UsageError
+from shardmill.names import show
 from shardmill.spec import Engine
-from shardmill.storage import show
 from shardmill.tokens import gigatoken, guard
 from shardmill.tokens.gigatoken import Gigatoken
 from shardmill.tokens.guard import Guard

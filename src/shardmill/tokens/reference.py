@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import UsageError
-from shardmill.storage import show
+from shardmill.names import show
 from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, read_ranks
 
 Ids = npt.NDArray[np.uint32]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from shardmill.cuts import Cuts, Family
 from shardmill.errors import UsageError
-from shardmill.storage import show
+from shardmill.names import show
 
 ALIASES = {"gpt2": "r50k_base", "r50k": "r50k_base", "cl100k": "cl100k_base", "o200k": "o200k_base"}
 

@@ -1,0 +1,449 @@
+"""One object on the network → its bytes by position: read ahead, tried again, and the same object throughout.
+
+    RemoteReader   what the rest of the program sees
+    _Stretch       a thread that reads from one byte on, a few MiB ahead of its reader
+    Patience       when to try again, and when to give up
+    _connect       one request, and everything that can be wrong with its answer
+
+The only door to HTTP. What is asked for is an Address, made anew for each request: signatures expire.
+"""
+
+import contextlib
+import email.utils
+import io
+import logging
+import random
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from shardmill.errors import InputError, ShardmillError, TemporaryError
+from shardmill.names import show
+
+# One request for each stretch of a file that is read in order, not one for each block: the hub counts requests,
+# and a round trip of 50 ms for every 512 KiB would allow 10 MB/s.
+READ_AHEAD = 8 << 20
+# Text is looked at again from the last cut on, which is at most one block back.
+LOOK_BACK = 1 << 20
+_CHUNK = 256 << 10
+_FIRST_AHEAD = 512 << 10  # who reads a head, and then the tail, should not pay for 8 MiB
+_NEAR = 1 << 20  # skipping this much is cheaper than another request
+_SMALL = 1 << 20  # a file of this size is fetched at once, wherever the first read is
+_MOST_SKIPPED = 16 << 20  # to reach a byte on a server that always sends the whole file
+_CONNECT_SECONDS, _SILENT_SECONDS = 10.0, 30.0
+_LONGEST_PAUSE = 30.0
+_UNREACHABLE_SECONDS = 15.0  # a host that never answered is more likely misspelt than resting
+_POLL_SECONDS = 0.2
+_TOLD_AFTER_SECONDS = 5.0
+_AGENT = "shardmill"
+
+_log = logging.getLogger("shardmill")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Address:
+    """What to ask for, with the credentials it takes. Never shown, never stored."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remote:
+    """An object on the network, as it was when the job began."""
+
+    path: str
+    """As it may be shown and stored: without credentials."""
+    identity: str = field(repr=False)
+    """What tells it from others; may hold secrets."""
+    size: int
+    version: str
+    """An ETag, generation or hash: another version is another object. Empty if the server tells none."""
+    etag: str = ""
+    """What every answer must carry; empty when the address itself names the version."""
+    address: Callable[[], Address] = field(repr=False)
+    advice: str = field(repr=False)
+    """What to do when the server refuses."""
+    patience: float
+    """Seconds of failing after which to give up."""
+
+
+class Stopped(ShardmillError):
+    """The job is over; whoever waits for bytes need not."""
+
+
+class Trouble(Exception):
+    """Something that may be gone in a moment."""
+
+    def __init__(self, reason: str, *, wait: float = 0.0, unreachable: bool = False) -> None:
+        super().__init__(reason)
+        self.wait = wait
+        self.unreachable = unreachable
+
+
+class Patience:
+    """Pauses that grow, with jitter, until something arrives again or the time is up."""
+
+    def __init__(self, path: str, seconds: float, stop: threading.Event | None = None) -> None:
+        self._path, self._seconds, self._stop = path, seconds, stop or threading.Event()
+        self._since: float | None = None
+        self._tries = 0
+        self._ever = False
+
+    def arrived(self) -> None:
+        self._since, self._tries, self._ever = None, 0, True
+
+    def pause(self, trouble: Trouble, place: str = "") -> None:
+        """Wait before the next try, or give up."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        grown = min(_LONGEST_PAUSE, 0.25 * 2.0**self._tries)
+        pause = max(trouble.wait, grown * random.uniform(0.5, 1.0))
+        self._tries += 1
+        limit = self._seconds
+        if trouble.unreachable and not self._ever:
+            limit = min(limit, _UNREACHABLE_SECONDS)
+        if now + pause - self._since > limit:
+            asked = f", and asks to wait {trouble.wait:.0f} s" if trouble.wait > limit else ""
+            raise TemporaryError(
+                f"{show(self._path)}: {trouble}{place}{asked}; gave up after {now - self._since:.0f} s and {self._tries:,} tries. "
+                "Check the network and the spelling, then run the same command again to go on."
+            )
+        if now + pause - self._since > _TOLD_AFTER_SECONDS:
+            _log.warning("%s: %s%s; trying again in %.0f s", show(self._path), trouble, place, pause)
+        if self._stop.wait(pause):
+            raise Stopped("stopped")
+
+
+class RemoteReader:
+    """An object read by position. In order it comes from one long request; elsewhere, one request for each read."""
+
+    def __init__(self, remote: Remote, stop: threading.Event | None = None) -> None:
+        self.path = remote.path
+        self.size: int | None = remote.size
+        self._remote = remote
+        self._length = remote.size
+        self._stop = stop or threading.Event()
+        self._session = _session()
+        self._reading = threading.Lock()
+        self._stretch: _Stretch | None = None
+        self._last = (0, 0)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly the bytes [offset, offset + length), fewer only at the end."""
+        length = min(length, self._length - offset)
+        if length <= 0:
+            return b""
+        with self._reading:
+            if self._stretch is None or not self._stretch.holds(offset, length):
+                in_order = self._last[0] <= offset <= self._last[1]  # also the very first read, from byte 0
+                start, end = (offset, self._length) if in_order else (offset, offset + length)
+                if self._length <= _SMALL:
+                    start, end = 0, self._length
+                self._close_stretch()
+                self._stretch = _Stretch(self._remote, self._session, (start, end), self._stop)
+            self._last = (offset, offset + length)
+            return self._stretch.read(offset, length)
+
+    def done_until(self, offset: int) -> None:
+        """Nothing to do: what is behind is dropped as reading goes on."""
+
+    def __enter__(self) -> "RemoteReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close_stretch()
+        self._session.close()
+
+    def _close_stretch(self) -> None:
+        if self._stretch is not None:
+            self._stretch.close()
+            self._stretch = None
+
+
+class _Stretch:
+    """The bytes [start, end) of an object, fetched by a thread beside the reader, at most READ_AHEAD ahead of it."""
+
+    def __init__(self, remote: Remote, session: Any, span: tuple[int, int], stop: threading.Event) -> None:
+        self._remote, self._session, self._stop = remote, session, stop
+        self._first, self._end = span
+        self._chunks: deque[bytes] = deque()
+        self._kept = self._arrived = self._wanted = self._first
+        """Where the kept bytes begin and end, and how far the reader is."""
+        self._ahead = _FIRST_AHEAD
+        self._error: BaseException | None = None
+        self._closed = False
+        self._news = threading.Condition()
+        threading.Thread(target=self._fetch, name="shardmill-ahead", daemon=True).start()
+
+    def holds(self, offset: int, length: int) -> bool:
+        """Whether these bytes are here, or will soon be."""
+        with self._news:
+            return self._kept <= offset <= self._arrived + _NEAR and offset + length <= self._end
+
+    def read(self, offset: int, length: int) -> bytes:
+        taken = io.BytesIO()
+        at, end = offset, offset + length
+        with self._news:
+            self._ahead = min(READ_AHEAD, max(2 * self._ahead, 2 * length))
+            while at < end:
+                self._wanted = at
+                self._news.notify_all()
+                while self._arrived <= at and self._error is None:
+                    self._news.wait(_POLL_SECONDS)
+                    if self._stop.is_set():
+                        raise Stopped("stopped")
+                if self._arrived <= at and self._error is not None:
+                    raise self._error
+                at = self._take(taken, at, end)
+            self._wanted = at
+            self._forget(at - LOOK_BACK)
+            self._news.notify_all()
+        return taken.getvalue()
+
+    def close(self) -> None:
+        """The thread notices, at the latest when the server has been silent too long."""
+        with self._news:
+            self._closed = True
+            self._chunks.clear()
+            self._news.notify_all()
+
+    def _take(self, taken: io.BytesIO, at: int, end: int) -> int:
+        """Copy what has arrived from `at` on, up to end; returns how far that is."""
+        begin = self._kept
+        for chunk in self._chunks:
+            if begin + len(chunk) > at:
+                part = memoryview(chunk)[at - begin : end - begin]
+                taken.write(part)
+                at += len(part)
+                if at == end:
+                    break
+            begin += len(chunk)
+        self._forget(at - LOOK_BACK)
+        return at
+
+    def _forget(self, until: int) -> None:
+        while self._chunks and self._kept + len(self._chunks[0]) <= until:
+            self._kept += len(self._chunks.popleft())
+
+    def _fetch(self) -> None:
+        """The thread: connect, read, and after every trouble go on at the byte where it stopped."""
+        patience = Patience(self._remote.path, self._remote.patience, self._stop)
+        try:
+            while self._arrived < self._end and not self._over:
+                try:
+                    self._fetch_once(patience)
+                except Trouble as e:
+                    patience.pause(e, f" at byte {self._arrived:,} of {self._remote.size:,}")
+        except BaseException as e:  # the thread's boundary: the reader hears of it
+            with self._news:
+                self._error = e
+                self._news.notify_all()
+
+    def _fetch_once(self, patience: Patience) -> None:
+        whole = self._end == self._remote.size
+        answer, skip = _connect(self._session, self._remote, self._arrived, None if whole else self._end)
+        with contextlib.closing(answer):
+            if skip > _MOST_SKIPPED and self._arrived == self._first:
+                raise InputError(
+                    f"{show(self._remote.path)}: this server sends only whole files (it ignores Range), and the file is not read from its beginning; "
+                    "download it first, then mill the copy"
+                )
+            while skip and not self._over:
+                skip -= len(_body(answer, min(skip, _CHUNK)))
+            while self._arrived < self._end and not self._over:
+                chunk = _body(answer, min(_CHUNK, self._end - self._arrived))
+                patience.arrived()
+                self._put(chunk)
+
+    def _put(self, chunk: bytes) -> None:
+        with self._news:
+            self._chunks.append(chunk)
+            self._arrived += len(chunk)
+            self._news.notify_all()
+            while self._arrived - self._wanted >= self._ahead and not self._over:
+                self._news.wait(_POLL_SECONDS)
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or self._stop.is_set()
+
+
+def probe(path: str, address: Callable[[], Address], advice: str, patience: float) -> tuple[int, str]:
+    """The size and version of an object of which only the URL is known. Asks for one byte: not all servers know HEAD."""
+    asked = Remote(path=path, identity="", size=-1, version="", address=address, advice=advice, patience=patience)
+    trying = Patience(path, patience)
+    with _session() as session:
+        while True:
+            try:
+                answer, _ = _connect(session, asked, 0, 1)
+            except Trouble as e:
+                trying.pause(e)
+                continue
+            with contextlib.closing(answer):
+                return _described(path, answer)
+
+
+def _described(path: str, answer: Any) -> tuple[int, str]:
+    if answer.headers.get("Content-Type", "").startswith("text/html") and not path.endswith((".html", ".htm")):
+        raise InputError(
+            f"{show(path)}: this is a web page, not a file; copy the address of the download itself (on the hub: write hf://datasets/…)"
+        )
+    _, total = _content_range(answer)
+    length = answer.headers.get("Content-Length")
+    if answer.status_code == 200 and length is not None and length.isdecimal():
+        total = int(length)
+    if total is None:
+        raise InputError(
+            f"{show(path)}: the server does not say how long this is; pipe it instead: curl -L URL | shardmill prepare - …"
+        )
+    return total, version_of(answer.headers)
+
+
+def version_of(headers: Mapping[str, str]) -> str:
+    """The ETag without its dress, else the time of the last change."""
+    etag = headers.get("ETag", "").removeprefix("W/").strip('"')
+    return etag or headers.get("Last-Modified", "")
+
+
+def _session() -> Any:
+    import requests  # when first used: it takes a moment to load
+
+    return requests.Session()
+
+
+def _connect(session: Any, remote: Remote, start: int, end: int | None) -> tuple[Any, int]:
+    """Ask for the bytes [start, end); returns the answer, and how many bytes of it come before them."""
+    import requests
+
+    where = remote.address()
+    headers = {"Accept-Encoding": "identity", "User-Agent": _AGENT, **where.headers}
+    if start or end is not None:
+        headers["Range"] = f"bytes={start}-" + ("" if end is None else str(end - 1))
+    # A header of our own must not give way to what ~/.netrc has for the host.
+    auth = (lambda request: request) if "Authorization" in headers else None
+    try:
+        answer = session.get(
+            where.url, headers=headers, auth=auth, stream=True, timeout=(_CONNECT_SECONDS, _SILENT_SECONDS)
+        )
+    except requests.exceptions.RequestException as e:
+        raise _no_answer(remote, e) from None  # the exception quotes the URL, with its signature
+    try:
+        _check_status(answer, remote)
+        return answer, _check_same(answer, remote, start)
+    except BaseException:
+        answer.close()
+        raise
+
+
+def _check_status(answer: Any, remote: Remote) -> None:
+    status, path = answer.status_code, show(remote.path)
+    if status in (408, 425, 429) or (status >= 500 and status not in (501, 505)):
+        raise Trouble(f"the server answers {status} {answer.reason}", wait=_asked_to_wait(answer.headers))
+    if status in (401, 403):
+        raise InputError(f"{path}: the server refuses to give this to you ({status} {answer.reason}); {remote.advice}")
+    if status in (404, 410):
+        raise InputError(f"{path}: there is no such file ({status} {answer.reason}); check the spelling")
+    if status in (412, 416) and remote.size > 0:
+        raise _changed(remote, "is shorter now" if status == 416 else "is another one now")
+    if status not in (200, 206, 416):
+        raise InputError(f"{path}: the server answers {status} {answer.reason}, which is no file; check the address")
+    coding = answer.headers.get("Content-Encoding", "identity")
+    if coding not in ("identity", ""):
+        raise InputError(
+            f"{path}: the server sends this compressed ({coding}) although it was asked not to; download it first, then mill the copy"
+        )
+
+
+def _check_same(answer: Any, remote: Remote, start: int) -> int:
+    """See that this is still the object the job began with; returns how many bytes come before the first asked for."""
+    if remote.size < 0:
+        return 0
+    version = version_of(answer.headers)
+    if remote.etag and version and version != remote.etag:
+        raise _changed(remote, f"had the version {show(remote.etag)}, and has {show(version)} now")
+    if answer.status_code == 206:
+        first, total = _content_range(answer)
+        if total is not None and total != remote.size:
+            raise _changed(remote, f"had {remote.size:,} bytes when the job began, and has {total:,} now")
+        if first != start:
+            raise Trouble(f"the server sent other bytes than it was asked for ({answer.headers.get('Content-Range')})")
+        return 0
+    length = answer.headers.get("Content-Length", "")
+    if length.isdecimal() and int(length) != remote.size:
+        raise _changed(remote, f"had {remote.size:,} bytes when the job began, and has {int(length):,} now")
+    return start
+
+
+def _changed(remote: Remote, how: str) -> InputError:
+    return InputError(
+        f"{show(remote.path)}: changed while it was read: it {how}; let whatever writes it finish, then begin again with --overwrite"
+    )
+
+
+def _content_range(answer: Any) -> tuple[int | None, int | None]:
+    """The first byte of an answer, and how many bytes the whole object has."""
+    found = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
+    if found is None:
+        return None, None
+    first, total = found.groups()
+    return (None if first is None else int(first)), (None if total == "*" else int(total))
+
+
+def _body(answer: Any, length: int) -> bytes:
+    """The next bytes of an answer, at least one; Trouble if the connection breaks or ends early."""
+    import urllib3
+
+    try:
+        # What is there already, so that nothing is lost when the connection breaks; urllib3 1 can only wait for all.
+        data: bytes = getattr(answer.raw, "read1", answer.raw.read)(length)
+    except urllib3.exceptions.ReadTimeoutError:
+        raise Trouble(f"nothing came for {_SILENT_SECONDS:.0f} s") from None
+    except (urllib3.exceptions.HTTPError, OSError, ValueError):
+        raise Trouble("the connection broke") from None
+    if not data:
+        raise Trouble("the connection ended early")
+    return data
+
+
+def _no_answer(remote: Remote, e: Exception) -> ShardmillError | Trouble:
+    """What a failed request means, without the words of the exception: they quote the URL."""
+    import requests
+
+    words = repr(e)
+    if "CERTIFICATE_VERIFY_FAILED" in words:
+        return InputError(
+            f"{show(remote.path)}: the server's certificate is not trusted here; install the certificates of your system, or set REQUESTS_CA_BUNDLE"
+        )
+    if isinstance(
+        e, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema | requests.exceptions.MissingSchema
+    ):
+        return InputError(f"{show(remote.path)}: this is not an address that can be read; check the spelling")
+    if isinstance(e, requests.exceptions.TooManyRedirects):
+        return InputError(f"{show(remote.path)}: the server sends in circles (too many redirects); {remote.advice}")
+    if isinstance(e, requests.exceptions.Timeout):
+        return Trouble("no answer", unreachable=isinstance(e, requests.exceptions.ConnectTimeout))
+    if "NameResolutionError" in words or "getaddrinfo" in words:
+        return Trouble("the name of the server is not known", unreachable=True)
+    if "refused" in words:
+        return Trouble("the server takes no connection", unreachable=True)
+    return Trouble("the connection broke")
+
+
+def _asked_to_wait(headers: Mapping[str, str]) -> float:
+    """Seconds from Retry-After (a number or a date), or from the hub's RateLimit; 0 if neither is there."""
+    after = headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"\d+(\.\d+)?", after):
+        return float(after)
+    if after:
+        with contextlib.suppress(ValueError, TypeError):
+            return max(0.0, email.utils.parsedate_to_datetime(after).timestamp() - time.time())
+    limit = re.search(r";\s*t=(\d+)", headers.get("RateLimit", ""))
+    return float(limit[1]) if limit else 0.0
