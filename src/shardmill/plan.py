@@ -91,7 +91,8 @@ def blocks(
         if part is not None:
             parts.append(part)
             size += part.size
-    if not (done or index) and (pipe := next((file for file in files if file.size is None), None)) is not None:
+    pipe = next((file for file in files if file.size is None), None)
+    if pipe is not None and not (done or index) and not any(isinstance(p, Counted) and p.error for p in parts):
         raise InputError(
             f"{show(pipe.path)}: nothing to mill, {'standard input' if pipe.path == '-' else 'the pipe'} is empty; did the command before it fail?"
         )

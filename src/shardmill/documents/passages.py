@@ -28,7 +28,7 @@ def find_passages(reader: Reader, base: int, at: int, rules: TextRules, block_by
             break
     keys = [
         rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + at + a)
-        for a, b in zip(starts, [*starts[1:], end], strict=True)
+        for a, b in zip(starts, [*starts[1:], end][: len(starts)], strict=True)
     ]
     last = at_end and end == len(data)
     return data, Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=forced, last=last)
