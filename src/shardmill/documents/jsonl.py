@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from shardmill.documents import jsonscan, text, utf8
 from shardmill.documents.compression import TooLong
@@ -75,11 +76,11 @@ class _Field:
     """A field by its path, and how its names look in a file."""
 
     path: tuple[str, ...]
-    keys: tuple[tuple[bytes, re.Pattern[bytes]], ...]
-    """Each name as it is mostly written, with its quotes, and the same as a key."""
+    keys: tuple[re.Pattern[bytes], ...]
+    """Each name as it is mostly written, with its quotes and its colon."""
     odd: re.Pattern[bytes] | None
     """Other ways to write a letter of the names; None: there are too many."""
-    rare: bytes
+    rare: re.Pattern[bytes]
     """Without this there is no other way."""
     decoder: msgspec.json.Decoder[Any]
 
@@ -213,12 +214,8 @@ def _pass_line(reader: Reader, at: int, newline: bytes) -> int:
 
 def _parse_all(data: bytes, newline: bytes, field: _Field) -> list[bytes] | None:
     """The text of all lines if nothing in any of them is odd, else None."""
-    count = data.count(newline) + (not data.endswith(newline))
-    # An object directly followed by another can only be two records: so with as many records as lines, each line is one.
-    between = b"}\r\n{" if data.endswith(b"\r\n") else b"}" + newline + b"{"
-    if not data.startswith(b"{") or data.count(between) != count - 1:
-        return None
-    if not _once_each(data, count, field) or not utf8.is_valid(data):
+    count = _objects(data, newline)
+    if not count or not _once_each(data, count, field) or not utf8.is_valid(data):
         return None
     try:
         rows = field.decoder.decode_lines(data)
@@ -230,15 +227,30 @@ def _parse_all(data: bytes, newline: bytes, field: _Field) -> list[bytes] | None
     return documents if len(documents) == count and all(documents) else None
 
 
+def _objects(data: bytes, newline: bytes) -> int:
+    """How many lines there are, if each is one object; else 0.
+
+    An object directly followed by another can only be two records: so with as many as there are lines, each line is one.
+    """
+    characters = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(characters == newline[0])
+    if len(ends) and ends[-1] == len(data) - 1:
+        ends = ends[:-1]
+    before = ends - 1 - data.endswith(b"\r\n")
+    if not data.startswith(b"{") or (len(ends) and before[0] < 0):
+        return 0
+    if data.endswith(b"\r\n") and not (characters[ends - 1] == ord("\r")).all():
+        return 0
+    whole = (characters[before] == ord("}")).all() and (characters[ends + 1] == ord("{")).all()
+    return len(ends) + 1 if whole else 0
+
+
 def _once_each(data: bytes, count: int, field: _Field) -> bool:
     """Whether the field's names can be there only once for each of count objects."""
-    if field.odd is None or (field.rare in data and field.odd.search(data)):
+    if field.odd is None or (field.rare.search(data) and field.odd.search(data)):
         return False
-    for quoted, key in field.keys:
-        there = data.count(quoted)
-        if there < count or (there > count and sum(1 for _ in key.finditer(data)) != count):
-            return False
-    return True
+    # Searching by a regular expression takes a quarter of the time of bytes.count and bytes.find.
+    return all(len(key.findall(data)) == count for key in field.keys)
 
 
 def _parse_one(found: Records, line: bytes, field: _Field, rules: TextRules, *, number: int, offset: int) -> None:
@@ -348,8 +360,8 @@ def _field(name: str) -> _Field:
         shape = msgspec.defstruct("Record", [("value", shape)], rename={"value": part})
     return _Field(
         path=path,
-        keys=tuple((each, re.compile(re.escape(each) + rb"[ \t\r]*:")) for each in quoted),
+        keys=tuple(re.compile(re.escape(each) + rb"[ \t\r]*:") for each in quoted),
         odd=re.compile(rb"\\u(?i:" + codes + rb")") if codes else None,
-        rare=b"\\u00" if all(ord(c) < 0x100 for c in letters) else b"\\u",
+        rare=re.compile(rb"\\u00" if all(ord(c) < 0x100 for c in letters) else rb"\\u"),
         decoder=msgspec.json.Decoder(shape),
     )
