@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types format bench slow guard docs lock clean
+.PHONY: help setup demo test check lint types format bench slow interop guard docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -41,6 +41,9 @@ bench: $(VENV)/.ready ## measure speed and memory; BENCH_TEXT=file.txt for a tex
 
 slow: $(VENV)/.ready ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+interop: $(VENV)/.ready ## let datatrove, Megatron and torch read our files; installs each, some gigabytes, under .interop
+	$(BIN)/python tools/interop.py
 
 guard: $(VENV)/.ready ## compute anew the table of code points on which the engines differ
 	$(BIN)/python tools/make_guard.py

@@ -9,7 +9,8 @@ from shardmill.cli import cli
 
 def test_the_public_names_are_these():
     assert shardmill.__all__ == [
-        "Estimate", "Limits", "Progress", "Result", "ShardmillError", "Spec", "__version__", "estimate", "prepare",
+        "Corpus", "Estimate", "Limits", "Progress", "Result", "ShardmillError", "Spec", "Target", "__version__",
+        "convert", "estimate", "merge", "open", "prepare",
     ]  # fmt: skip
     assert all(getattr(shardmill, name) is not None for name in shardmill.__all__)
     assert callable(shardmill.estimate) and callable(shardmill.prepare)
@@ -17,8 +18,9 @@ def test_the_public_names_are_these():
 
 COMMON = {
     "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--split", "--seed", "--dtype",
-    "--on-error", "--workers", "--max-memory", "--engine", "--json", "--output",
+    "--format", "--shard-tokens", "--index", "--provenance", "--on-error", "--workers", "--max-memory", "--engine", "--json", "--output",
 }  # fmt: skip
+TARGET = {"--output", "--shard-tokens", "--index", "--overwrite", "--json"}
 
 
 def test_the_flags_are_these():
@@ -26,7 +28,13 @@ def test_the_flags_are_these():
         name: {max(p.opts, key=len) for p in command.params if p.opts[0].startswith("-")}
         for name, command in cli.commands.items()
     }
-    assert flags == {"prepare": COMMON | {"--overwrite", "--dry-run", "--progress", "--quiet"}, "estimate": COMMON}
+    assert flags == {
+        "prepare": COMMON | {"--overwrite", "--dry-run", "--progress", "--quiet"},
+        "estimate": COMMON,
+        "merge": TARGET,
+        "convert": TARGET | {"--to", "--from", "--dtype", "--eot-id", "--eot"},
+        "inspect": {"--documents", "--json"},
+    }
 
 
 def test_every_flag_has_help():

@@ -10,14 +10,43 @@ from shardmill.errors import ShardmillError
 from shardmill.spec import Limits, Spec
 
 if TYPE_CHECKING:
+    from shardmill.corpus import Corpus
+    from shardmill.corpus import open_corpus as open
     from shardmill.estimates import Estimate, estimate
     from shardmill.mill import Progress, Result, prepare
+    from shardmill.transfer import Target, convert, merge
 
 __version__ = "0.1.0"
-__all__ = ["Estimate", "Limits", "Progress", "Result", "ShardmillError", "Spec", "__version__", "estimate", "prepare"]
+__all__ = [
+    "Corpus",
+    "Estimate",
+    "Limits",
+    "Progress",
+    "Result",
+    "ShardmillError",
+    "Spec",
+    "Target",
+    "__version__",
+    "convert",
+    "estimate",
+    "merge",
+    "open",
+    "prepare",
+]
 
 # Loaded when first used: `shardmill --help` should not wait for the tokenizers.
-_HOMES = {"Estimate": "estimates", "estimate": "estimates", "Progress": "mill", "Result": "mill", "prepare": "mill"}
+_HOMES = {
+    "Corpus": ("corpus", "Corpus"),
+    "Estimate": ("estimates", "Estimate"),
+    "Progress": ("mill", "Progress"),
+    "Result": ("mill", "Result"),
+    "Target": ("transfer", "Target"),
+    "convert": ("transfer", "convert"),
+    "estimate": ("estimates", "estimate"),
+    "merge": ("transfer", "merge"),
+    "open": ("corpus", "open_corpus"),
+    "prepare": ("mill", "prepare"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -25,6 +54,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'shardmill' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"shardmill.{_HOMES[name]}"), name)
+    module, inside = _HOMES[name]
+    value = getattr(import_module(f"shardmill.{module}"), inside)
     globals()[name] = value
     return value

@@ -31,11 +31,15 @@ class Inspected:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Tokens in order that go to one side; None: the side of the run before. ends: where documents end among them."""
+    """Tokens in order that go to one side; None: the side of the run before.
+
+    ends: where documents end among them; places: of each such document its file, and the byte where it begins.
+    """
 
     val: bool | None
     tokens: Tokens
     ends: npt.NDArray[np.int64]
+    places: npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +83,7 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
     )
     return Milled(
         index=block.index,
-        runs=_runs(job, found, ids, sizes),
+        runs=_runs(job, found, ids, sizes, _places(block.parts, found)),
         counts=_count(block, found, replaced),
         checked_bytes=checked,
         after=block.after,
@@ -95,7 +99,29 @@ def _repair(pieces: Pieces) -> int:
     return total
 
 
-def _runs(job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]) -> list[Run]:
+def _places(parts: tuple[Part, ...], found: list[Pieces]) -> npt.NDArray[np.uint64]:
+    """Of each piece, the file and the byte where its document begins."""
+    places = np.empty((sum(len(pieces.data) for pieces in found), 2), np.uint64)
+    at = 0
+    for part, pieces in zip(parts, found, strict=True):
+        until = at + len(pieces.data)
+        places[at:until, 0] = part.file
+        places[at:until, 1] = np.array(pieces.offsets, np.uint64) + np.uint64(part.offset)
+        if until > at and not pieces.begins[0]:
+            places[at, 1] = part.begin
+        if part.starts:  # passages of one document
+            places[at:until, 1] = part.begin
+        at = until
+    return places
+
+
+def _runs(
+    job: Job,
+    found: list[Pieces],
+    ids: npt.NDArray[np.uint32],
+    sizes: npt.NDArray[np.int64],
+    places: npt.NDArray[np.uint64],
+) -> list[Run]:
     """The ids of a Block with their end-of-text tokens, as the file has them, cut where the side changes."""
     marked = (
         [flag for pieces in found for flag in (pieces.ends if job.eot_side == "after" else pieces.begins)]
@@ -112,8 +138,9 @@ def _runs(job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt
     runs = []
     for first, after in zip(turns, [*turns[1:], len(val)], strict=True) if val else ():
         start, stop = int(ends[first - 1]) if first else 0, int(ends[after - 1])
-        inside = ends[first:after][document_ends[first:after]] - start
-        runs.append(Run(val=val[first], tokens=tokens[start:stop], ends=inside))
+        ended = document_ends[first:after]
+        inside = ends[first:after][ended] - start
+        runs.append(Run(val=val[first], tokens=tokens[start:stop], ends=inside, places=places[first:after][ended]))
     return runs
 
 

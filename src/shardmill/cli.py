@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -16,6 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from shardmill.cli_outputs import COMMANDS
+from shardmill.console import Count, Size
+from shardmill.console import duration as _duration
+from shardmill.console import plural as _plural
+from shardmill.console import print_json as _print_json
+from shardmill.console import say as _say
+from shardmill.console import size as _size
 from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.spec import Limits, Spec
 
@@ -24,8 +30,10 @@ if TYPE_CHECKING:
     from shardmill.manifest import Counts
     from shardmill.mill import Progress, Result
 
+_FORMATS = ["nanogpt", "shards", "build-nanogpt", "llmc", "modded-nanogpt", "megatron", "datatrove", "olmo"]
 _LINE_SECONDS = 30.0
 _SLOW_SECONDS = 3.0
+_SHOWN_FILES = 10
 _SLOW_LOADING = (
     "loading the tokenizer: one that is new here is compared on both engines first, which takes up to a minute, once"
 )
@@ -41,20 +49,6 @@ Examples:
   shardmill prepare tiny.txt -o data/ --val-fraction 0.1 --split tail
       the last tenth of the text is the validation set
 """
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes, such as 512MiB, 2G or 1.5GB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b)?\s*", str(value), re.IGNORECASE)
-        if match is None:
-            self.fail(f"{value!r} is not a size; write it like 512MiB or 2GiB", param, ctx)
-        number, unit, suffix = (group or "" for group in match.groups())
-        step = 1000 if unit and suffix.lower() == "b" else 1024  # 1 kB is 1,000 bytes; 1 K and 1 KiB are 1,024
-        return int(float(number) * step ** (" kmgt".index(unit.lower()) if unit else 0))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -87,7 +81,7 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(["auto", "after", "before", "none"]),
             default="auto",
             show_default=True,
-            help="Where each document gets its end-of-text token. auto: none for a single file without --separator, else after.",
+            help="Where each document gets its end-of-text token. auto: none for a single file without --separator, else where the format has it.",
         ),
         click.option("--eot-token", metavar="TOKEN", help="The special token to use, if the tokenizer leaves a doubt."),
         click.option(
@@ -95,14 +89,14 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
             type=float,
             default=0.0005,
             show_default=True,
-            help="Share of the documents (or of passages of running text) that goes to val.bin; 0 writes none.",
+            help="Share of the documents (or of passages of running text) that goes to the validation set; 0 writes none.",
         ),
         click.option(
             "--split",
-            type=click.Choice(["hash", "tail", "head"]),
-            default="hash",
+            type=click.Choice(["auto", "hash", "tail", "head", "first-shard"]),
+            default="auto",
             show_default=True,
-            help="What goes to val: what a hash of the content picks, the end of the input, or its beginning.",
+            help="What goes to val: what a hash of the content picks, the end of the input, its beginning, or the first shard. auto: the first shard where the format's trainer has it so, else hash.",
         ),
         click.option(
             "--seed", type=int, default=0, show_default=True, help="Another seed picks another validation set."
@@ -113,6 +107,24 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
             default="auto",
             show_default=True,
             help="auto: uint16 if every token id fits.",
+        ),
+        click.option(
+            "--format",
+            type=click.Choice(_FORMATS),
+            default="nanogpt",
+            show_default=True,
+            help="Whose files to write; docs/formats.md tells what each trainer is then given.",
+        ),
+        click.option(
+            "--shard-tokens",
+            type=Count(),
+            help="Tokens in each shard, e.g. 500M, in formats that have shards. Default: what the trainer's own script writes.",
+        ),
+        click.option("--index", is_flag=True, help="Also write where each document ends: train.ends and val.ends."),
+        click.option(
+            "--provenance",
+            is_flag=True,
+            help="With --index: also write which file and byte each document came from: train.places and val.places.",
         ),
         click.option(
             "--on-error",
@@ -145,8 +157,8 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @cli.command(epilog=_EXAMPLES)
 @_job_options
-@click.option("-o", "--output", required=True, metavar="FOLDER", help="Where train.bin, val.bin and manifest.json go.")
-@click.option("--overwrite", is_flag=True, help="Replace train.bin, val.bin and manifest.json if they exist.")
+@click.option("-o", "--output", required=True, metavar="FOLDER", help="Where the token files and manifest.json go.")
+@click.option("--overwrite", is_flag=True, help="Replace the token files and manifest.json if they exist.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be made, and what it would take.")
 @click.option(
     "--progress",
@@ -195,6 +207,10 @@ def estimate(output: str, as_json: bool, **options: Any) -> None:
     """
     spec, limits = _spec_and_limits(output, options)
     _show_estimate(spec, limits, as_json=as_json)
+
+
+for _command in COMMANDS:
+    cli.add_command(_command)
 
 
 def main() -> NoReturn:
@@ -246,14 +262,6 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _print_json(content: dict[str, Any]) -> None:
-    print(json.dumps(content, indent=1, sort_keys=True))
-
-
 def _spec_and_limits(output: str, options: dict[str, Any]) -> tuple[Spec, Limits]:
     cache = os.environ.get("XDG_CACHE_HOME")
     limits = Limits(
@@ -300,8 +308,10 @@ def _summary(result: "Result") -> list[str]:
     lines = []
     if result.already_complete:
         lines.append(f"{result.output} is already complete; pass --overwrite to make it again")
-    for file in made.files:
+    for file in made.files[:_SHOWN_FILES]:
         lines.append(f"{Path(result.output) / file.name}  {file.tokens:,} tokens, {_size(file.bytes)}")
+    if len(made.files) > _SHOWN_FILES:
+        lines.append(f"and {len(made.files) - _SHOWN_FILES:,} files more, {made.tokens:,} tokens in all")
     counts, run = made.counts, result.run
     share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens else ""
     lines.append(
@@ -314,7 +324,7 @@ def _summary(result: "Result") -> list[str]:
             f"{_duration(run['seconds'])}, {run['bytes_per_second'] / 1e6:.0f} MB/s, peak memory {_size(run['peak_memory'])} of {_size(run['max_memory'])}, {_plural(run['workers'], 'worker')}, {run['engine']}"
         )
     lines += [f"note: {note}" for note in result.notes]
-    if made.files:
+    if made.files and not made.files[0].offset:
         lines.append(
             f'load it: np.memmap("{Path(result.output) / made.files[0].name}", dtype=np.{made.dtype}, mode="r")'
         )
@@ -385,26 +395,6 @@ def _progress_line(now: "Progress") -> str:
     speed = (now.input_bytes - now.resumed_bytes) / max(now.seconds, 1e-3)
     left = (now.total_bytes - now.input_bytes) / speed if speed else 0.0
     return f"{_size(now.input_bytes)} of {_size(now.total_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {_duration(left)} left, {_size(now.memory)} memory"
-
-
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{count:,} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def _range(found: "Range") -> str:

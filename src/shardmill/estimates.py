@@ -78,7 +78,7 @@ def estimate_job(job: Job) -> Estimate:
         if job.rules.separator is None:
             documents = Range.exactly(sum(file.size > 0 for file in job.files))
     total = _add(tokens, documents) if job.eot_id is not None else tokens
-    made = total.times(job.dtype.itemsize)
+    made = _add(total.times(job.dtype.itemsize), documents.times(job.writes.bytes_per_document))
     free = storage.free_bytes(job.output)
     notes = [note for note in (job.engines.note, separator_hint(job), _space_warning(made, free, job)) if note]
     return Estimate(
@@ -104,7 +104,8 @@ def check_space(job: Job, written: int = 0) -> str | None:
     So many bytes of it are written already.
     """
     free = storage.free_bytes(job.output) + written
-    if free > 2 * job.total_bytes * job.dtype.itemsize:  # a token and an end-of-text for every byte
+    at_most = 2 * job.dtype.itemsize + job.writes.bytes_per_document
+    if free > job.total_bytes * at_most:  # a token, an end-of-text and the end of a document for every byte
         return None
     made = estimate_job(job).output_bytes
     if made.low > free:

@@ -6,16 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from shardmill import budget, machine, plan, split, storage
 from shardmill.budget import Budget, Footprint
 from shardmill.documents import text
 from shardmill.documents.text import BEGINNING, Passages, Position, TextRules
-from shardmill.formats import raw
+from shardmill.formats import registry
+from shardmill.formats.registry import Output
+from shardmill.formats.shards import TokenType
 from shardmill.sources import InputFile, find_inputs
-from shardmill.spec import Limits, Spec
+from shardmill.spec import Limits, Spec, Split
 from shardmill.split import Splitter
 from shardmill.tokens.encoder import Encoder, Engines, choose_engines
 from shardmill.tokens.gigatoken import FEW_PIECES
@@ -41,7 +40,11 @@ class Job:
     tokenizer: Tokenizer
     engines: Engines
     rules: TextRules
-    dtype: np.dtype[np.unsignedinteger[npt.NBitBase]]
+    dtype: TokenType
+    writes: Output
+    split: Split
+    """hash, head or tail; with a first shard for val, no text is parted from the rest before it is written."""
+    val_fraction: float
     eot_id: int | None
     eot_side: str
     budget: Budget
@@ -80,7 +83,8 @@ def versions(job: Job) -> dict[str, Any]:
 
 
 def find(spec: Spec) -> tuple[tuple[InputFile, ...], Tokenizer]:
-    """The cheap questions: what there is to read, and with which tokenizer."""
+    """The cheap questions: what there is to read, with which tokenizer, and whether the choices go together."""
+    registry.check(spec)
     files = find_inputs(spec.inputs)
     return files, load(spec.tokenizer)
 
@@ -89,20 +93,19 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     """Decide everything that the work itself must not decide."""
     machine.keep_freed_memory()
     total = sum(file.size for file in files)
-    dtype = raw.choose_dtype(tokenizer, spec.dtype)
+    writes = registry.plan_output(spec, tokenizer, tuple(file.path for file in files), total)
+    mode, fraction = _val_choice(spec)
     separator = text.escaped(spec.separator) if spec.separator is not None else None
-    side = spec.eot if spec.eot != "auto" else ("none" if len(files) == 1 and separator is None else raw.EOT_SIDE)
+    side = spec.eot if spec.eot != "auto" else _eot_side(writes, one_text=len(files) == 1 and separator is None)
     eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
     engines = choose_engines(tokenizer, limits.engine, total, limits.cache_folder())
     keep = _fit_budget(spec, engines, limits, many=separator is not None or len(files) > 1)
     rules = TextRules(
         cuts=tokenizer.cuts,
-        key=(lambda head, _: split.content_key(head, spec.seed))
-        if spec.split == "hash"
-        else (lambda _, offset: offset),
+        key=(lambda head, _: split.content_key(head, spec.seed)) if mode == "hash" else (lambda _, offset: offset),
         separator=separator,
-        passage_bytes=split.passage_bytes(spec.passage_bytes, total) if spec.val_fraction else None,
-        border=split.border(spec.split, spec.val_fraction, total) if spec.val_fraction else None,
+        passage_bytes=split.passage_bytes(spec.passage_bytes, total) if fraction else None,
+        border=split.border(mode, fraction, total) if fraction else None,
         max_run_bytes=spec.max_run_bytes,
         block_bytes=min(limits.block_bytes, spec.max_run_bytes),
     )
@@ -114,7 +117,10 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         tokenizer=tokenizer,
         engines=engines,
         rules=rules,
-        dtype=dtype,
+        dtype=writes.dtype,
+        writes=writes,
+        split=mode,
+        val_fraction=fraction,
         eot_id=eot_id,
         eot_side=side,
         budget=keep,
@@ -129,9 +135,9 @@ def choose_splitter(
 
     The first pass saves every second how far it is, goes on from what was left, and reports the bytes of each block.
     """
-    fraction, rules = job.spec.val_fraction, job.rules
+    fraction, rules = job.val_fraction, job.rules
     if rules.border is not None:
-        return Splitter(mode=job.spec.split, limit=rules.border)
+        return Splitter(mode=job.split, limit=rules.border)
     if not fraction:
         return Splitter(mode="hash", limit=0)
     if left is not None and "limit" in left:
@@ -165,6 +171,17 @@ def choose_splitter(
     splitter = split.by_threshold(fraction) if enough else split.by_lowest(found, fraction)
     save({"limit": splitter.limit})
     return splitter
+
+
+def _val_choice(spec: Spec) -> tuple[Split, float]:
+    """How text is parted, and which share of it is val; none where the first shard will be."""
+    mode = registry.split_mode(spec)
+    return ("hash", 0.0) if mode == "first-shard" else (mode, spec.val_fraction)
+
+
+def _eot_side(writes: Output, *, one_text: bool) -> str:
+    """A single text gets no end-of-text token, as in nanoGPT's own script, unless the trainer needs it."""
+    return "none" if one_text and not writes.format.needs_eot else writes.format.eot_side
 
 
 def _fit_budget(spec: Spec, engines: Engines, limits: Limits, *, many: bool) -> Budget:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.formats.raw import Shard
+from shardmill.formats.shards import Shard, SideFile
 from shardmill.sources import InputFile
 from shardmill.storage import read_small, show, write_whole
 
@@ -48,6 +48,7 @@ class Manifest:
     eot_side: str
     counts: Counts
     files: tuple[Shard, ...]
+    sides: tuple[SideFile, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -61,6 +62,7 @@ class Manifest:
                 "eot": {"id": self.eot_id, "side": self.eot_side},
                 "counts": asdict(self.counts),
                 "files": [asdict(file) for file in self.files],
+                "sides": [asdict(side) for side in self.sides],
             }
         )
 
@@ -90,7 +92,7 @@ def read(folder: Path) -> Manifest | None:
             raise OutputError(
                 f"{show(path)}: has format {content['format']!r}, and this version of shardmill knows format {FORMAT}; use the version that wrote it, or another folder"
             )
-        for file in content["files"]:
+        for file in (*content["files"], *content["sides"]):
             check_name(file["name"])
         return Manifest(
             job=dict(content["job"]),
@@ -99,6 +101,7 @@ def read(folder: Path) -> Manifest | None:
             eot_side=content["eot"]["side"],
             counts=Counts(**content["counts"]),
             files=tuple(Shard(**{**file, "checksums": tuple(file["checksums"])}) for file in content["files"]),
+            sides=tuple(SideFile(**{**side, "checksums": tuple(side["checksums"])}) for side in content["sides"]),
         )
     except FileNotFoundError:
         return None

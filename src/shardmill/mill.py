@@ -20,8 +20,9 @@ from shardmill.block import Milled, inspect, mill_block
 from shardmill.documents.text import BEGINNING, Position
 from shardmill.errors import MismatchError, ShardmillError
 from shardmill.estimates import check_space, separator_hint
+from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
-from shardmill.formats.raw import RawWriter
+from shardmill.formats.writer import FormatWriter, Writer
 from shardmill.job import Job, choose_splitter, describe, find, make_job, versions
 from shardmill.journal import Checkpoint, Checkpoints, Journal, Left
 from shardmill.lock import locked
@@ -99,7 +100,8 @@ def prepare(
     limits = limits or Limits()
     files, tokenizer = find(spec)
     output = Path(spec.output)
-    folder.refuse_to_replace_inputs(output, files)
+    format = registry.check(spec)
+    folder.refuse_to_replace_inputs(output, files, format)
     if not overwrite and (complete := folder.completed(output, describe(spec, files, tokenizer), files)) is not None:
         return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
@@ -109,7 +111,7 @@ def prepare(
         left = None if overwrite else folder.left_behind(job)
         warning = check_space(job, written=left.bytes if left else 0)
         if left is None:
-            folder.make_room(output, overwrite=overwrite)
+            folder.make_room(output, format, overwrite=overwrite)
         made, done = _run(job, limits, left, report)
         run = _run_report(job, done, time.perf_counter() - started)
         folder.conclude(output, made, run)
@@ -128,11 +130,13 @@ def _run(job: Job, limits: Limits, left: Left | None, report: Callable[[Progress
             log.begin(versions(job))
         at = left.checkpoint if left and left.checkpoint else Checkpoint()
         files = OutputFiles(job.output, at.files, drop_behind=job.big)
-        writer = RawWriter(files, job.dtype)
+        writer = FormatWriter(job.writes, files, at.extra, finished=at.finished)
+        files.verify()
         splitter = choose_splitter(job, left.split if left else None, log.split, _first_pass_reporter(job, report))
         checkpoints = Checkpoints(log, files, seconds=limits.checkpoint_seconds, input_bytes=limits.checkpoint_bytes)
         line = _Line(job, writer, files, checkpoints, at)
         _mill(job, splitter, line, report)
+        line.finish()
         made = _manifest_of(job, line.done, writer)
         files.seal()
         files.publish()
@@ -174,10 +178,12 @@ def _work(job: Job, splitter: Splitter, line: "_Line") -> None:
             if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and (line.pressed or budget.over(job.budget)):
                 encoder.renew()
                 machine.give_back_freed_memory()
+            result: Milled | ShardmillError
             try:
-                line.hand_in(block.index, mill_block(job, splitter, encoder, inspect(job, block)))
+                result = mill_block(job, splitter, encoder, inspect(job, block))
             except ShardmillError as e:
-                line.hand_in(block.index, e)
+                result = e
+            line.hand_in(block.index, result)  # what fails in the writing is no Block's error: it stops the line
     except BaseException as e:  # the thread's boundary: the job stops, and the caller hears of it
         line.stop(e)
     finally:
@@ -191,9 +197,7 @@ class _Line:
     counts as the result of its Block: the first in the text is the one told.
     """
 
-    def __init__(
-        self, job: Job, writer: RawWriter, files: OutputFiles, checkpoints: Checkpoints, at: Checkpoint
-    ) -> None:
+    def __init__(self, job: Job, writer: Writer, files: OutputFiles, checkpoints: Checkpoints, at: Checkpoint) -> None:
         self.done = Done(
             index=at.index,
             position=at.position,
@@ -203,6 +207,7 @@ class _Line:
             resumed_bytes=at.counts.input_bytes,
         )
         self.pressed = False
+        self._finished = at.finished
         self._writer, self._files, self._checkpoints = writer, files, checkpoints
         self._blocks = plan.blocks(job.files, job.rules, at.position, at.index, drop_behind=job.big)
         self._reading = threading.Lock()
@@ -245,7 +250,7 @@ class _Line:
         done = self.done
         for run in milled.runs:
             done.val = done.val if run.val is None else run.val
-            self._writer.append("val" if done.val else "train", run.tokens, run.ends)
+            self._writer.append("val" if done.val else "train", run.tokens, run.ends, run.places)
             done.tokens += len(run.tokens)
         if milled.rejects:
             self._files.append(rejects.NAME, memoryview(b"".join(reject.to_json() for reject in milled.rejects)))
@@ -265,6 +270,8 @@ class _Line:
             tokens=done.tokens,
             counts=done.counts,
             files=self._files.states(),
+            extra=self._writer.extra(),
+            finished=self._finished,
         )
 
     def commit(self) -> None:
@@ -272,6 +279,14 @@ class _Line:
         with self._handing:
             torn = self._writing
         if not torn and self.done.index:
+            self._checkpoints.commit(self._now())
+
+    def finish(self) -> None:
+        """All is written: what the format adds at the end too. From here on only names are missing."""
+        if not self._finished:
+            self._writer.finish()
+            storage.reached("files-finished")
+            self._finished = True
             self._checkpoints.commit(self._now())
 
     def wait(self, idle: Callable[[], object]) -> None:
@@ -304,7 +319,7 @@ class _Line:
             self._room.release()
 
 
-def _manifest_of(job: Job, done: Done, writer: RawWriter) -> Manifest:
+def _manifest_of(job: Job, done: Done, writer: Writer) -> Manifest:
     if done.counts.input_bytes != job.total_bytes:  # I6
         raise ShardmillError(
             f"{done.counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
@@ -316,6 +331,7 @@ def _manifest_of(job: Job, done: Done, writer: RawWriter) -> Manifest:
         eot_side=job.eot_side,
         counts=done.counts,
         files=writer.shards(),
+        sides=writer.sides(),
     )
 
 
@@ -360,8 +376,14 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
         notes.append(
             f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
         )
-    if job.spec.val_fraction and not any(file.split == "val" for file in made.files):
-        notes.append("there is no val.bin: too few different documents or passages for the split that was asked for")
+    if job.val_fraction and not any(file.split == "val" for file in made.files):
+        notes.append(
+            "there is no validation set: too few different documents or passages for the split that was asked for"
+        )
+    if job.writes.first_shard_is_val and not any(file.split == "train" for file in made.files):
+        notes.append(
+            f"there is no train shard: all {made.tokens:,} tokens fit in the first shard, which is the validation set; pass a smaller --shard-tokens, or --split hash"
+        )
     return tuple(notes)
 
 
