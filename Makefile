@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types format bench slow torture guard docs lock clean
+.PHONY: help setup demo test check lint types format bench slow torture interop guard docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -44,6 +44,9 @@ slow: $(VENV)/.ready ## the tests that take minutes
 
 torture: $(VENV)/.ready ## kill jobs a thousand times and compare every byte; KILLS=10000 SEED=1 for more and others
 	$(BIN)/python tools/torture.py --kills $(or $(KILLS),1000) --seed $(or $(SEED),0)
+
+interop: $(VENV)/.ready ## let datatrove, Megatron and torch read our files; installs each, some gigabytes, under .interop
+	$(BIN)/python tools/interop.py
 
 guard: $(VENV)/.ready ## compute anew the table of code points on which the engines differ
 	$(BIN)/python tools/make_guard.py

@@ -9,8 +9,8 @@ from shardmill.cli import cli
 
 def test_the_public_names_are_these():
     assert shardmill.__all__ == [
-        "Estimate", "Limits", "Problem", "Progress", "Result", "ShardmillError", "Spec", "Verified", "__version__",
-        "estimate", "prepare", "verify",
+        "Corpus", "Estimate", "Limits", "Problem", "Progress", "Result", "ShardmillError", "Spec", "Target", "Verified",
+        "__version__", "convert", "estimate", "merge", "open", "prepare", "verify",
     ]  # fmt: skip
     assert all(getattr(shardmill, name) is not None for name in shardmill.__all__)
     assert callable(shardmill.estimate) and callable(shardmill.prepare) and callable(shardmill.verify)
@@ -19,7 +19,9 @@ def test_the_public_names_are_these():
 COMMON = {
     "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--split", "--seed", "--dtype",
     "--on-error", "--input-format", "--column", "--sample", "--limit-documents", "--limit-tokens", "--workers", "--max-memory", "--engine", "--json", "--output",
+    "--format", "--shard-tokens", "--index", "--provenance",
 }  # fmt: skip
+TARGET = {"--output", "--shard-tokens", "--index", "--overwrite", "--json"}
 
 
 def test_the_flags_are_these():
@@ -31,6 +33,9 @@ def test_the_flags_are_these():
         "prepare": COMMON | {"--overwrite", "--dry-run", "--progress", "--quiet"},
         "estimate": COMMON,
         "verify": {"--source", "--reference", "--tokenizer", "--workers", "--max-memory", "--json", "--quiet"},
+        "merge": TARGET,
+        "convert": TARGET | {"--to", "--from", "--dtype", "--eot-id", "--eot"},
+        "inspect": {"--documents", "--json"},
     }
 
 

@@ -146,7 +146,7 @@ def test_tokens_that_are_not_those_of_the_text_are_found_and_placed(made, out):
     rewrite(out, lambda content: content["files"][0].update(checksums=[checksum]))
     assert verify(out).ok
     (problem,) = verify(out, sources=sources(made), limits=LIMITS).problems
-    assert problem.byte == 2468 and f"token 1,234 is {ids[1234]:,}" in problem.what
+    assert problem.byte == 2468 and f"token 1,234 of train is {ids[1234]:,}" in problem.what
 
 
 def test_a_result_that_goes_on_after_the_text_is_found(made, out):

@@ -10,7 +10,7 @@ from shardmill import plan
 from shardmill.documents.pieces import Pieces, Position
 from shardmill.job import Job
 from shardmill.manifest import Counts
-from shardmill.plan import Block, Checked
+from shardmill.plan import Block, Checked, Part
 from shardmill.rejects import Reject
 from shardmill.split import Splitter
 from shardmill.tokens.check import check_sample
@@ -44,11 +44,15 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Tokens in order that go to one side; None: the side of the run before. ends: where documents end among them."""
+    """Tokens in order that go to one side; None: the side of the run before.
+
+    ends: where documents end among them; places: of each such document its file, and the byte where it begins.
+    """
 
     val: bool | None
     tokens: Tokens
     ends: npt.NDArray[np.int64]
+    places: npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +100,7 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
     limited = job.spec.limit_documents is not None or job.spec.limit_tokens is not None
     return Milled(
         index=block.index,
-        runs=_runs(trace, tokens),
+        runs=_runs(trace, tokens, _places(job, block.parts, inspected.checked, found)),
         counts=count(trace, block.input_bytes),
         checked_bytes=checked_bytes,
         after=block.after,
@@ -114,7 +118,21 @@ def _is_suspicious(job: Job, data: list[bytes]) -> bool:
     return bool(guard.find(data[0] if len(data) == 1 else b"\0".join(data)))
 
 
-def _runs(trace: Trace, tokens: Tokens) -> list[Run]:
+def _places(
+    job: Job, parts: tuple[Part, ...], checked: tuple[Checked, ...], found: list[Pieces]
+) -> npt.NDArray[np.uint64]:
+    """Of each piece, the file and the byte or record where its document begins; zeros if nobody asks."""
+    places = np.zeros((sum(len(pieces.data) for pieces in found), 2), np.uint64)
+    at = 0
+    for part, good, pieces in zip(parts, checked, found, strict=True) if job.writes.needs_places else ():
+        until = at + len(pieces.data)
+        places[at:until, 0] = part.file
+        places[at:until, 1] = good.origins(pieces)
+        at = until
+    return places
+
+
+def _runs(trace: Trace, tokens: Tokens, places: npt.NDArray[np.uint64]) -> list[Run]:
     """The tokens of a Block, cut where the side changes."""
     val, ends = trace.val, trace.token_ends
     document_ends = np.array(trace.ends, np.bool_)
@@ -122,8 +140,9 @@ def _runs(trace: Trace, tokens: Tokens) -> list[Run]:
     runs = []
     for first, after in zip(turns, [*turns[1:], len(val)], strict=True) if val else ():
         start, stop = int(ends[first - 1]) if first else 0, int(ends[after - 1])
-        inside = ends[first:after][document_ends[first:after]] - start
-        runs.append(Run(val=val[first], tokens=tokens[start:stop], ends=inside))
+        ended = document_ends[first:after]
+        inside = ends[first:after][ended] - start
+        runs.append(Run(val=val[first], tokens=tokens[start:stop], ends=inside, places=places[first:after][ended]))
     return runs
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import logging
 import os
-import re
 import signal
 import sys
 import traceback
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from shardmill.console import Reporter, duration, plural, say, size, spread
+from shardmill.cli_outputs import COMMANDS
+from shardmill.console import Count, Reporter, Size, cache_folder, duration, plural, print_json, say, size, spread
 from shardmill.errors import ShardmillError, TemporaryError, UsageError
 from shardmill.spec import NETWORK_SECONDS, Limits, Spec
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from shardmill.estimates import Estimate
     from shardmill.manifest import Counts
     from shardmill.mill import Result
-    from shardmill.verification import Verified
 
+_FORMATS = ["nanogpt", "shards", "build-nanogpt", "llmc", "modded-nanogpt", "megatron", "datatrove", "olmo"]
+_SHOWN_FILES = 10
 _EXAMPLES = """
 \b
 Examples:
@@ -43,20 +44,6 @@ Examples:
   zcat dump.gz | shardmill prepare - -o data/
       what comes through the pipe
 """
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes, such as 512MiB, 2G or 1.5GB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b)?\s*", str(value), re.IGNORECASE)
-        if match is None:
-            self.fail(f"{value!r} is not a size; write it like 512MiB or 2GiB", param, ctx)
-        number, unit, suffix = (group or "" for group in match.groups())
-        step = 1000 if unit and suffix.lower() == "b" else 1024  # 1 kB is 1,000 bytes; 1 K and 1 KiB are 1,024
-        return int(float(number) * step ** (" kmgt".index(unit.lower()) if unit else 0))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -89,7 +76,7 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.Choice(["auto", "after", "before", "none"]),
             default="auto",
             show_default=True,
-            help="Where each document gets its end-of-text token. auto: none for a single file without --separator, else after.",
+            help="Where each document gets its end-of-text token. auto: none for a single file without --separator, else where the format has it.",
         ),
         click.option("--eot-token", metavar="TOKEN", help="The special token to use, if the tokenizer leaves a doubt."),
         click.option(
@@ -97,14 +84,14 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
             type=float,
             default=0.0005,
             show_default=True,
-            help="Share of the documents (or of passages of running text) that goes to val.bin; 0 writes none.",
+            help="Share of the documents (or of passages of running text) that goes to the validation set; 0 writes none.",
         ),
         click.option(
             "--split",
-            type=click.Choice(["hash", "tail", "head"]),
-            default="hash",
+            type=click.Choice(["auto", "hash", "tail", "head", "first-shard"]),
+            default="auto",
             show_default=True,
-            help="What goes to val: what a hash of the content picks, the end of the input, or its beginning.",
+            help="What goes to val: what a hash of the content picks, the end of the input, its beginning, or the first shard. auto: the first shard where the format's trainer has it so, else hash.",
         ),
         click.option(
             "--seed", type=int, default=0, show_default=True, help="Another seed picks another validation set."
@@ -131,6 +118,24 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             metavar="NAME",
             help="The JSON field or the column that holds the text; a.b is field b of field a.",
+        ),
+        click.option(
+            "--format",
+            type=click.Choice(_FORMATS),
+            default="nanogpt",
+            show_default=True,
+            help="Whose files to write; docs/formats.md tells what each trainer is then given.",
+        ),
+        click.option(
+            "--shard-tokens",
+            type=Count(),
+            help="Tokens in each shard, e.g. 500M, in formats that have shards. Default: what the trainer's own script writes.",
+        ),
+        click.option("--index", is_flag=True, help="Also write where each document ends: train.ends and val.ends."),
+        click.option(
+            "--provenance",
+            is_flag=True,
+            help="With --index: also write which file, and which byte or record of it, each document came from: train.places and val.places.",
         ),
         click.option(
             "--on-error",
@@ -171,8 +176,8 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @cli.command(epilog=_EXAMPLES)
 @_job_options
-@click.option("-o", "--output", required=True, metavar="FOLDER", help="Where train.bin, val.bin and manifest.json go.")
-@click.option("--overwrite", is_flag=True, help="Replace train.bin, val.bin and manifest.json if they exist.")
+@click.option("-o", "--output", required=True, metavar="FOLDER", help="Where the token files and manifest.json go.")
+@click.option("--overwrite", is_flag=True, help="Replace the token files and manifest.json if they exist.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be made, and what it would take.")
 @click.option(
     "--progress",
@@ -203,7 +208,7 @@ def prepare(
     with Reporter("none" if quiet else progress) as reporter:
         result = shardmill.prepare(spec, limits=limits, on_progress=reporter.update, overwrite=overwrite)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "output": str(result.output),
                 "already_complete": result.already_complete,
@@ -228,63 +233,8 @@ def estimate(output: str, as_json: bool, **options: Any) -> None:
     _show_estimate(spec, limits, as_json=as_json)
 
 
-@cli.command(
-    epilog="\b\nExamples:\n  shardmill verify data/\n      every byte is as it was written, every id is in the vocabulary\n  shardmill verify data/ --source book.txt\n      also: the tokens are those of the text, a hundredth of it by the reference tokenizer\n  shardmill verify data/ --source corpus/ --reference all\n      all of it by the reference tokenizer, which takes its time"
-)
-@click.argument("output", metavar="FOLDER")
-@click.option(
-    "--source", "sources", multiple=True, metavar="INPUT", help="What the result was made of; may be given many times."
-)
-@click.option(
-    "--reference",
-    type=click.Choice(["sample", "all"]),
-    default="sample",
-    show_default=True,
-    help="How much of the source goes through the reference tokenizer; all of it goes through the mill again.",
-)
-@click.option("--tokenizer", metavar="NAME", help="Where the tokenizer.json is, if the result was made with one.")
-@click.option("--workers", type=click.IntRange(1), help="Threads that encode the source.")
-@click.option("--max-memory", type=Size(), help="The most memory that comparing the source may take.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but what is wrong.")
-def verify(
-    output: str,
-    sources: tuple[str, ...],
-    reference: Any,
-    tokenizer: str | None,
-    workers: int | None,
-    max_memory: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Check a finished result: every byte against its checksum, every id against the vocabulary.
-
-    With --source the text is milled again, without writing anything, and compared token by token.
-    Exits with 0 only if all is well.
-    """
-    import shardmill
-
-    limits = Limits(workers=workers, max_memory=max_memory, cache=_cache_folder())
-    found = shardmill.verify(output, sources=sources, how=reference, tokenizer=tokenizer, limits=limits)
-    if as_json:
-        _print_json({"ok": found.ok, **dataclasses.asdict(found), "output": str(found.output)})
-    for problem in found.problems:
-        say(f"{_shown(Path(output) / problem.file)}: {_shown(problem.what)}")
-    if found.problems:
-        _fail(f"{_shown(output)}: {plural(len(found.problems), 'problem')} found", 1)
-    if not quiet:
-        say("\n".join(_verified_lines(found)))
-
-
-def _verified_lines(found: "Verified") -> list[str]:
-    lines = [
-        f"{_shown(found.output)}: {plural(found.files, 'file')}, {found.tokens:,} tokens, {size(found.bytes)}: every byte is as it was written"
-    ]
-    if found.source_bytes is not None:
-        lines.append(
-            f"{size(found.source_bytes)} of text give the same tokens, {size(found.reference_bytes or 0)} of them by the reference tokenizer"
-        )
-    return lines
+for _command in COMMANDS:
+    cli.add_command(_command)
 
 
 def main() -> NoReturn:
@@ -350,10 +300,6 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _print_json(content: dict[str, Any]) -> None:
-    print(json.dumps(content, indent=1, sort_keys=True))
-
-
 def _spec_and_limits(output: str, options: dict[str, Any]) -> tuple[Spec, Limits]:
     patience = os.environ.get("SHARDMILL_NETWORK_SECONDS", "")
     if patience and not patience.isdecimal():
@@ -362,22 +308,10 @@ def _spec_and_limits(output: str, options: dict[str, Any]) -> tuple[Spec, Limits
         workers=options.pop("workers"),
         max_memory=options.pop("max_memory"),
         engine=options.pop("engine"),
-        cache=_cache_folder(),
+        cache=cache_folder(),
         network_seconds=float(patience) if patience else NETWORK_SECONDS,
     )
     return Spec(output=output, **options), limits
-
-
-def _cache_folder() -> str | None:
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return str(Path(cache) / "shardmill") if cache else None
-
-
-def _shown(text: str | Path) -> str:
-    """As it may be printed: names and messages can hold what strangers wrote."""
-    from shardmill.names import show
-
-    return show(str(text))
 
 
 def _show_estimate(spec: Spec, limits: Limits, *, as_json: bool) -> None:
@@ -385,7 +319,7 @@ def _show_estimate(spec: Spec, limits: Limits, *, as_json: bool) -> None:
 
     found = shardmill.estimate(spec, limits=limits)
     if as_json:
-        _print_json(dataclasses.asdict(found))
+        print_json(dataclasses.asdict(found))
     else:
         print("\n".join(_estimate_lines(found)))
     if found.output_bytes.low > found.free_bytes:
@@ -415,8 +349,10 @@ def _summary(result: "Result") -> list[str]:
     lines = []
     if result.already_complete:
         lines.append(f"{result.output} is already complete; pass --overwrite to make it again")
-    for file in made.files:
+    for file in made.files[:_SHOWN_FILES]:
         lines.append(f"{Path(result.output) / file.name}  {file.tokens:,} tokens, {size(file.bytes)}")
+    if len(made.files) > _SHOWN_FILES:
+        lines.append(f"and {len(made.files) - _SHOWN_FILES:,} files more, {made.tokens:,} tokens in all")
     counts, run = made.counts, result.run
     share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens else ""
     lines.append(
@@ -429,7 +365,7 @@ def _summary(result: "Result") -> list[str]:
             f"{duration(run['seconds'])}, {run['bytes_per_second'] / 1e6:.0f} MB/s, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, {run['engine']}"
         )
     lines += [f"note: {note}" for note in result.notes]
-    if made.files:
+    if made.files and not made.files[0].offset:
         lines.append(
             f'load it: np.memmap("{Path(result.output) / made.files[0].name}", dtype=np.{made.dtype}, mode="r")'
         )

@@ -2,10 +2,14 @@
 
 import dataclasses
 import json
+import os
+import re
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+
+import click
 
 if TYPE_CHECKING:
     from shardmill.estimates import Range
@@ -16,6 +20,34 @@ _SLOW_SECONDS = 3.0
 _SLOW_LOADING = (
     "loading the tokenizer: one that is new here is compared on both engines first, which takes up to a minute, once"
 )
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, such as 512MiB, 2G or 1.5GB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b)?\s*", str(value), re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r} is not a size; write it like 512MiB or 2GiB", param, ctx)
+        number, unit, suffix = (group or "" for group in match.groups())
+        step = 1000 if unit and suffix.lower() == "b" else 1024  # 1 kB is 1,000 bytes; 1 K and 1 KiB are 1,024
+        return int(float(number) * step ** (" kmgt".index(unit.lower()) if unit else 0))
+
+
+class Count(click.ParamType[int]):
+    """A number of tokens, such as 100M or 1.5G."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmgbt]?)\s*", str(value), re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r} is not a number of tokens; write it like 100M or 100000000", param, ctx)
+        number, unit = match.groups()
+        step = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}[unit.lower()]
+        return round(float(re.sub("[_,]", "", number)) * step)
 
 
 def say(text: str) -> None:
@@ -111,3 +143,13 @@ def spread(found: "Range") -> str:
         if found.low == found.high
         else f"{found.middle:,}, between {found.low:,} and {found.high:,}"
     )
+
+
+def print_json(content: dict[str, Any]) -> None:
+    print(json.dumps(content, indent=1, sort_keys=True))
+
+
+def cache_folder() -> str | None:
+    """Where the user wants caches, if anywhere in particular."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return os.path.join(cache, "shardmill") if cache else None

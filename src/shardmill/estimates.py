@@ -96,7 +96,7 @@ def estimate_job(job: Job) -> Estimate:
         if job.rules.separator is None and job.plain:
             documents = Range.exactly(sum(file.size != 0 for file in job.files))
     total = _add(tokens, documents) if job.eot_id is not None else tokens
-    made = total.times(job.dtype.itemsize)
+    made = _add(total.times(job.dtype.itemsize), documents.times(job.writes.bytes_per_document))
     free = storage.free_bytes(job.output)
     notes = [note for note in (job.engines.note, separator_hint(job), _space_warning(made, free, job)) if note]
     return Estimate(
@@ -124,8 +124,9 @@ def check_space(job: Job, written: int = 0) -> str | None:
     if any(file.size is None for file in job.files):
         return None
     free = storage.free_bytes(job.output) + written
-    # A token and an end-of-text for every byte; of what is compressed, for many more.
-    if free > 2 * job.total_bytes * job.dtype.itemsize * (1 if job.plain else _MOST_COMPRESSED):
+    # A token, an end-of-text and the end of a document for every byte; of what is compressed, many more.
+    at_most = 2 * job.dtype.itemsize + job.writes.bytes_per_document
+    if free > job.total_bytes * at_most * (1 if job.plain else _MOST_COMPRESSED):
         return None
     made = estimate_job(job).output_bytes
     if made.low > free:

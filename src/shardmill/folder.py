@@ -1,24 +1,24 @@
 """An output folder → what an earlier run left in it, and room for this one."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from shardmill import journal, manifest, rejects, storage
 from shardmill.errors import OutputError, UsageError
-from shardmill.formats import raw
+from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
+from shardmill.formats.registry import Format
 from shardmill.job import Job, versions
 from shardmill.journal import Left
 from shardmill.manifest import Counts, Manifest
 from shardmill.names import show
 from shardmill.sources import InputFile
 
-_OUTPUTS = (*raw.FILES.values(), rejects.NAME)
 
-
-def refuse_to_replace_inputs(output: Path, files: tuple[InputFile, ...]) -> None:
-    ours = [path for name in (*_OUTPUTS, manifest.NAME) if (path := output / name).exists()]
+def refuse_to_replace_inputs(output: Path, files: tuple[InputFile, ...], format: Format) -> None:
+    ours = [*_outputs(output, format), *(path for path in [output / manifest.NAME] if path.exists())]
     for file in files if ours else ():
         if file.local and any(path.samefile(file.path) for path in ours):
             raise UsageError(
@@ -36,8 +36,8 @@ def completed(output: Path, asked: dict[str, Any], files: tuple[InputFile, ...])
         if changed:
             raise _another_job(output, "holds the result of another job", changed)
         return old
-    for path in (output / name for name in _OUTPUTS):
-        if path.exists() and not (output / journal.NAME).exists():
+    for path in _outputs(output, registry.get(asked["choices"]["format"])):
+        if not (output / journal.NAME).exists():
             raise OutputError(
                 f"{show(path)}: exists, and shardmill did not make it; pass --overwrite to replace it, or choose another folder with -o"
             )
@@ -97,11 +97,32 @@ def _another_job(output: Path, what: str, changed: list[str]) -> OutputError:
     )
 
 
-def make_room(output: Path, *, overwrite: bool) -> None:
+def _outputs(output: Path, format: Format) -> list[Path]:
+    """Files there that a job of this format would write, or might leave beside its own for a trainer to find."""
+    if not output.is_dir():
+        return []
+    return sorted(path for path in output.iterdir() if format.owns(path.name) or path.name == rejects.NAME)
+
+
+def _made_before(output: Path) -> set[str]:
+    """The files of the job whose manifest or journal is there."""
+    names: set[str] = set()
+    with contextlib.suppress(OutputError):
+        if (made := manifest.read(output)) is not None:
+            names |= {file.name for file in made.files} | {side.name for side in made.sides}
+    with contextlib.suppress(OutputError):
+        if (left := journal.read(output)) is not None and left.checkpoint is not None:
+            names |= left.checkpoint.files.keys()
+    return names
+
+
+def make_room(output: Path, format: Format, *, overwrite: bool) -> None:
     """See that the folder takes files, and remove what is to be replaced: the manifest first (I3)."""
     storage.check_writable(output)
     if overwrite:
-        for name in (manifest.NAME, manifest.RUN_NAME, journal.NAME, *_OUTPUTS):
+        own = {name for path in output.iterdir() if format.owns(name := path.name.removesuffix(storage.PARTIAL))}
+        names = sorted(_made_before(output) | own | {rejects.NAME})
+        for name in (manifest.NAME, manifest.RUN_NAME, journal.NAME, *names):
             storage.remove(output / name)
             storage.remove(output / (name + storage.PARTIAL))
         storage.reached("old-result-removed")

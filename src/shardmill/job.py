@@ -6,9 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from shardmill import budget, machine, plan, reading, split, storage
 from shardmill.budget import Budget, Footprint
 from shardmill.documents import columns, text
@@ -16,11 +13,13 @@ from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.documents.rules import Passages, TextRules
 from shardmill.documents.text import Part
 from shardmill.errors import InputError, UsageError
-from shardmill.formats import raw
+from shardmill.formats import registry
+from shardmill.formats.registry import Output
+from shardmill.formats.shards import TokenType
 from shardmill.manifest import when
 from shardmill.names import show
 from shardmill.sources import InputFile, find_inputs
-from shardmill.spec import Limits, Spec
+from shardmill.spec import Limits, Spec, Split
 from shardmill.split import Splitter
 from shardmill.tokens.check import SHARE
 from shardmill.tokens.encoder import Encoder, Engines, choose_engines
@@ -50,7 +49,11 @@ class Job:
     tokenizer: Tokenizer
     engines: Engines
     rules: TextRules
-    dtype: np.dtype[np.unsignedinteger[npt.NBitBase]]
+    dtype: TokenType
+    writes: Output
+    split: Split
+    """hash, head or tail; with a first shard for val, no text is parted from the rest before it is written."""
+    val_fraction: float
     eot_id: int | None
     eot_side: str
     budget: Budget
@@ -97,12 +100,14 @@ def versions(job: Job) -> dict[str, Any]:
 
 
 def find(spec: Spec, limits: Limits | None = None) -> tuple[tuple[InputFile, ...], Tokenizer]:
-    """The cheap questions: what there is to read, and with which tokenizer."""
+    """The cheap questions: what there is to read, with which tokenizer, and whether the choices go together."""
+    registry.check(spec)
     files = find_inputs(spec.inputs, patience=(limits or Limits()).network_seconds)
+    mode, fraction = _val_choice(spec)
     pipe = next((file for file in files if file.once), None)
-    if pipe is not None and spec.split != "hash" and spec.val_fraction:
+    if pipe is not None and mode != "hash" and fraction:
         raise UsageError(
-            f"--split {spec.split} with {show(pipe.path)}: how long a pipe is, and so where the {spec.split} of the text ends, is known only at its end; leave --split out, or save the data as a file first"
+            f"--split {mode} with {show(pipe.path)}: how long a pipe is, and so where the {mode} of the text ends, is known only at its end; leave --split out, or save the data as a file first"
         )
     return files, load(spec.tokenizer)
 
@@ -113,23 +118,22 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     known = all(file.size is not None for file in files)
     total = sum(file.size or 0 for file in files) if known else 0
     likely = total if known else _UNKNOWN_BYTES
-    dtype = raw.choose_dtype(tokenizer, spec.dtype)
+    writes = registry.plan_output(spec, tokenizer, tuple(file.path for file in files), likely)
+    mode, fraction = _val_choice(spec)
     separator = text.escaped(spec.separator) if spec.separator is not None else None
     look = plan.look(files, spec.input_format, spec.field)
     one_text = len(files) == 1 and separator is None and plan.is_text(files[0], spec.input_format)
-    side = spec.eot if spec.eot != "auto" else ("none" if one_text else raw.EOT_SIDE)
+    side = spec.eot if spec.eot != "auto" else _eot_side(writes, one_text=one_text)
     eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
     engines = choose_engines(tokenizer, limits.engine, likely, limits.cache_folder())
     buffers = max(map(reading.read_buffers, files))
     keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers)
     rules = TextRules(
         cuts=tokenizer.cuts,
-        key=(lambda head, _: split.content_key(head, spec.seed))
-        if spec.split == "hash"
-        else (lambda _, offset: offset),
+        key=(lambda head, _: split.content_key(head, spec.seed)) if mode == "hash" else (lambda _, offset: offset),
         separator=separator,
-        passage_bytes=split.passage_bytes(spec.passage_bytes, likely) if spec.val_fraction else None,
-        border=split.border(spec.split, spec.val_fraction, total) if spec.val_fraction else None,
+        passage_bytes=split.passage_bytes(spec.passage_bytes, likely) if fraction else None,
+        border=split.border(mode, fraction, total) if fraction else None,
         max_run_bytes=spec.max_run_bytes,
         block_bytes=min(limits.block_bytes, spec.max_run_bytes),
         on_error=spec.on_error,
@@ -148,7 +152,10 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         tokenizer=tokenizer,
         engines=engines,
         rules=rules,
-        dtype=dtype,
+        dtype=writes.dtype,
+        writes=writes,
+        split=mode,
+        val_fraction=fraction,
         eot_id=eot_id,
         eot_side=side,
         budget=keep,
@@ -166,9 +173,9 @@ def choose_splitter(
     It is the same wherever the files are, so that the result is: it ends as soon as there is enough to judge. A
     pipe cannot be read twice, so there it is always the threshold.
     """
-    fraction, rules = job.spec.val_fraction, job.rules
+    fraction, rules = job.val_fraction, job.rules
     if rules.border is not None:
-        return Splitter(mode=job.spec.split, limit=rules.border)
+        return Splitter(mode=job.split, limit=rules.border)
     if not fraction:
         return Splitter(mode="hash", limit=0)
     if any(file.once for file in job.files):
@@ -215,6 +222,17 @@ def _keys(job: Job, part: plan.Part) -> list[int]:
         return part.checked(job.rules).keys(base, job.rules)
     except InputError:
         return []
+
+
+def _val_choice(spec: Spec) -> tuple[Split, float]:
+    """How text is parted, and which share of it is val; none where the first shard will be."""
+    mode = registry.split_mode(spec)
+    return ("hash", 0.0) if mode == "first-shard" else (mode, spec.val_fraction)
+
+
+def _eot_side(writes: Output, *, one_text: bool) -> str:
+    """A single text gets no end-of-text token, as in nanoGPT's own script, unless the trainer needs it."""
+    return "none" if one_text and not writes.format.needs_eot else writes.format.eot_side
 
 
 def _fit_budget(

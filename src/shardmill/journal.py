@@ -42,6 +42,10 @@ class Checkpoint:
     """Documents that were written to their end."""
     counts: Counts = field(default_factory=Counts)
     files: dict[str, FileState] = field(default_factory=dict)
+    extra: dict[str, int] = field(default_factory=dict)
+    """What the writer must know beside the sizes of its files."""
+    finished: bool = False
+    """All files are as they will be: only their names are missing."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -86,7 +90,7 @@ class Journal:
     def checkpoint(self, reached: Checkpoint) -> None:
         """Only what changed since the last one is written of each file."""
         files = {
-            name: {"bytes": state.bytes, "tail": state.tail, "more": state.checksums[len(self._before(name)) :]}
+            name: _change(self._files.get(name), state)
             for name, state in reached.files.items()
             if state != self._files.get(name)
         }
@@ -98,6 +102,9 @@ class Journal:
             "ended": reached.ended,
             "counts": asdict(reached.counts),
             "files": files,
+            "gone": sorted(self._files.keys() - reached.files.keys()),
+            "extra": reached.extra,
+            "finished": reached.finished,
         }
         self._append({"checkpoint": line})
         self._files = dict(reached.files)
@@ -110,9 +117,6 @@ class Journal:
         self._file.close()
         storage.remove(self.path)
         storage.reached("journal-removed")
-
-    def _before(self, name: str) -> tuple[str, ...]:
-        return self._files[name].checksums if name in self._files else ()
 
     def _append(self, content: dict[str, Any]) -> None:
         body = json.dumps(content, sort_keys=True).encode()
@@ -224,8 +228,10 @@ def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
     files = dict(before.files) if before else {}
     for name, state in line["files"].items():
         check_name(name)
-        older = files[name].checksums if name in files else ()
+        older = files[name].checksums[: int(state["keep"])] if name in files else ()
         files[name] = FileState(bytes=int(state["bytes"]), checksums=(*older, *state["more"]), tail=state["tail"])
+    for name in line["gone"]:
+        files.pop(name, None)
     return Checkpoint(
         index=int(line["index"]),
         position=Position(**line["position"]),
@@ -234,7 +240,16 @@ def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
         ended=int(line["ended"]),
         counts=Counts(**line["counts"]),
         files=files,
+        extra={str(name): int(value) for name, value in line["extra"].items()},
+        finished=bool(line["finished"]),
     )
+
+
+def _change(before: FileState | None, now: FileState) -> dict[str, Any]:
+    """How a file differs from what the line before said: mostly it has grown, at the end its header changes."""
+    known = before.checksums if before else ()
+    keep = len(known) if now.checksums[: len(known)] == known else 0
+    return {"bytes": now.bytes, "tail": now.tail, "keep": keep, "more": now.checksums[keep:]}
 
 
 def _checksum(before: bytes, body: bytes) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.formats.raw import Shard
+from shardmill.formats.shards import Shard, SideFile
 from shardmill.names import show
 from shardmill.sources import InputFile
 from shardmill.storage import read_small, write_whole
@@ -52,6 +52,7 @@ class Manifest:
     eot_side: str
     counts: Counts
     files: tuple[Shard, ...]
+    sides: tuple[SideFile, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -65,6 +66,7 @@ class Manifest:
                 "eot": {"id": self.eot_id, "side": self.eot_side},
                 "counts": asdict(self.counts),
                 "files": [asdict(file) for file in self.files],
+                "sides": [asdict(side) for side in self.sides],
             }
         )
 
@@ -83,15 +85,16 @@ def check_name(name: Any) -> None:
 
 def _check_types(content: dict[str, Any]) -> None:
     """Whoever reads a manifest relies on these."""
-    numbers = [file[key] for file in content["files"] for key in ("tokens", "bytes")]
+    listed = [*content["files"], *content["sides"]]
+    numbers = [file["tokens"] for file in content["files"]] + [file["bytes"] for file in listed]
     numbers += [*content["counts"].values(), *(entry["bytes"] or 0 for entry in content["job"]["inputs"])]
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise ValueError("a count is not a whole number")
     if content["dtype"] not in ("uint16", "uint32") or type(content["job"]["vocabulary_size"]) is not int:
         raise ValueError("dtype or vocabulary_size is not one")
-    for file in content["files"]:
+    for file in listed:
         check_name(file["name"])
-        if file["split"] not in ("train", "val") or not all(isinstance(sum_, str) for sum_ in file["checksums"]):
+        if file["split"] not in ("train", "val", None) or not all(isinstance(sum_, str) for sum_ in file["checksums"]):
             raise ValueError(f"{file['name']!r} is not described as a file should be")
 
 
@@ -116,6 +119,7 @@ def read(folder: Path) -> Manifest | None:
             eot_side=content["eot"]["side"],
             counts=Counts(**content["counts"]),
             files=tuple(Shard(**{**file, "checksums": tuple(file["checksums"])}) for file in content["files"]),
+            sides=tuple(SideFile(**{**side, "checksums": tuple(side["checksums"])}) for side in content["sides"]),
         )
     except FileNotFoundError:
         return None

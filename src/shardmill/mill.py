@@ -16,8 +16,9 @@ from shardmill.block import Milled
 from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.errors import MismatchError, ShardmillError, TemporaryError
 from shardmill.estimates import check_space, separator_hint
+from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
-from shardmill.formats.raw import RawWriter
+from shardmill.formats.writer import FormatWriter, Writer
 from shardmill.job import Job, choose_splitter, describe, find, make_job, versions
 from shardmill.journal import Checkpoint, Checkpoints, Journal, Left
 from shardmill.line import mill_blocks
@@ -90,7 +91,8 @@ def prepare(
     limits = limits or Limits()
     files, tokenizer = find(spec, limits)
     output = Path(spec.output)
-    folder.refuse_to_replace_inputs(output, files)
+    format = registry.check(spec)
+    folder.refuse_to_replace_inputs(output, files, format)
     asked = describe(spec, files, tokenizer)
     complete = None if overwrite else folder.completed(output, asked, files)
     if complete is not None and not folder.unfinished(output):
@@ -105,7 +107,7 @@ def prepare(
         left = folder.left_behind(job, overwrite=overwrite)
         warning = check_space(job, written=left.bytes if left else 0)
         if left is None:
-            folder.make_room(output, overwrite=overwrite)
+            folder.make_room(output, format, overwrite=overwrite)
         log = Journal(output, left, overwrites=overwrite)
         made, done = _run(job, limits, log, left, report)
         run = _run_report(job, done, time.perf_counter() - started)
@@ -126,14 +128,17 @@ def _run(
             log.begin(versions(job))
         at = left.checkpoint if left and left.checkpoint else Checkpoint()
         files = OutputFiles(job.output, at.files, drop_behind=job.big)
+        writer = FormatWriter(job.writes, files, at.extra, finished=at.finished)
+        files.verify()
         splitter = choose_splitter(job, left.split if left else None, log.split, _first_pass_reporter(job, report))
-        output = _Output(job, files, log, limits, at)
+        output = _Output(job, writer, files, log, limits, at)
         try:
             if not output.full:
                 mill_blocks(job, splitter, at.position, at.index, output.write, lambda: report(output.progress()))
         finally:
             output.commit()
-        made = _manifest_of(job, output.done, output.writer)
+        output.finish()
+        made = _manifest_of(job, output.done, writer)
         files.seal()
         files.publish()
     except BaseException as e:
@@ -153,8 +158,9 @@ def _run(
 class _Output:
     """Takes the milled Blocks in order, and sees that what was written of them is durable soon."""
 
-    def __init__(self, job: Job, files: OutputFiles, log: Journal, limits: Limits, at: Checkpoint) -> None:
-        self.writer = RawWriter(files, job.dtype)
+    def __init__(
+        self, job: Job, writer: Writer, files: OutputFiles, log: Journal, limits: Limits, at: Checkpoint
+    ) -> None:
         self.done = Done(
             index=at.index,
             position=at.position,
@@ -166,7 +172,8 @@ class _Output:
         )
         self._quota = Quota(job, at.ended, at.tokens, at.counts.input_bytes)
         self._total_bytes = job.total_bytes
-        self._files = files
+        self._finished = at.finished
+        self._writer, self._files = writer, files
         self._checkpoints = Checkpoints(
             log, files, seconds=limits.checkpoint_seconds, input_bytes=limits.checkpoint_bytes
         )
@@ -183,7 +190,7 @@ class _Output:
         milled = self._quota.cut(milled)
         for run in milled.runs:
             done.val = done.val if run.val is None else run.val
-            self.writer.append("val" if done.val else "train", run.tokens, run.ends)
+            self._writer.append("val" if done.val else "train", run.tokens, run.ends, run.places)
             done.tokens += len(run.tokens)
             done.ended += len(run.ends)
         if milled.rejects:
@@ -202,6 +209,14 @@ class _Output:
         if not self._torn and self.done.index:
             self._checkpoints.commit(self._now())
 
+    def finish(self) -> None:
+        """All is written: what the format adds at the end too. From here on only names are missing."""
+        if not self._finished:
+            self._writer.finish()
+            storage.reached("files-finished")
+            self._finished = True
+            self._checkpoints.commit(self._now())
+
     def progress(self) -> Progress:
         return _progress("milling", self._total_bytes, self.done)
 
@@ -215,10 +230,12 @@ class _Output:
             ended=done.ended,
             counts=done.counts,
             files=self._files.states(),
+            extra=self._writer.extra(),
+            finished=self._finished,
         )
 
 
-def _manifest_of(job: Job, done: Done, writer: RawWriter) -> Manifest:
+def _manifest_of(job: Job, done: Done, writer: Writer) -> Manifest:
     limited = job.spec.limit_documents is not None or job.spec.limit_tokens is not None
     known = all(file.size is not None for file in job.files)
     if done.counts.input_bytes != job.total_bytes and known and not limited:  # I6
@@ -232,6 +249,7 @@ def _manifest_of(job: Job, done: Done, writer: RawWriter) -> Manifest:
         eot_side=job.eot_side,
         counts=done.counts,
         files=writer.shards(),
+        sides=writer.sides(),
     )
 
 
@@ -277,11 +295,19 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
             f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
         )
     if made.counts.documents_rejected:
-        notes.append(f"{made.counts.documents_rejected:,} bad documents were left out (--on-error skip)")
+        notes.append(f"{made.counts.documents_rejected:,} bad documents were left out; {rejects.NAME} lists them")
     if made.counts.passages_rejected:
-        notes.append(f"{made.counts.passages_rejected:,} bad passages of running text were left out (--on-error skip)")
-    if job.spec.val_fraction and not any(file.split == "val" for file in made.files):
-        notes.append("there is no val.bin: too few different documents or passages for the split that was asked for")
+        notes.append(
+            f"{made.counts.passages_rejected:,} bad passages of running text were left out; {rejects.NAME} lists them"
+        )
+    if job.val_fraction and not any(file.split == "val" for file in made.files):
+        notes.append(
+            "there is no validation set: too few different documents or passages for the split that was asked for"
+        )
+    if job.writes.first_shard_is_val and not any(file.split == "train" for file in made.files):
+        notes.append(
+            f"there is no train shard: all {made.tokens:,} tokens fit in the first shard, which is the validation set; pass a smaller --shard-tokens, or --split hash"
+        )
     return tuple(notes)
 
 

@@ -33,6 +33,9 @@ class Checked(Protocol):
     def place_of(self, piece: int, offset: int, /) -> str:
         """Where a piece stands, in words."""
 
+    def origins(self, found: Pieces, /) -> list[int]:
+        """Of each piece, the byte of the file, or the number of the line or row, where its document begins."""
+
 
 class Part(Protocol):
     """Some documents of one file, or a stretch of one; read in order, and taken apart by a worker."""

@@ -99,7 +99,7 @@ class InputReader:
         except OSError as e:
             raise input_error(path, e) from e
         self._length = os.fstat(self._fd).st_size
-        self.size: int | None = self._length
+        self.size: int = self._length
         advise(self._fd, 0, 0, "POSIX_FADV_SEQUENTIAL")
 
     def read(self, offset: int, length: int) -> bytes:

@@ -9,7 +9,7 @@ from shardmill import machine
 from shardmill.errors import UsageError
 
 Eot = Literal["auto", "after", "before", "none"]
-Split = Literal["hash", "tail", "head"]
+Split = Literal["auto", "hash", "tail", "head", "first-shard"]
 Dtype = Literal["auto", "uint16", "uint32"]
 OnError = Literal["stop", "skip", "replace"]
 InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"]
@@ -22,6 +22,7 @@ MAX_RUN_BYTES = 512 << 10
 # Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
 # smaller ones, down to 16 KiB, so that a tenth of a small file is still several of them.
 PASSAGE_BYTES = 64 << 10
+VAL_FRACTION = 0.0005
 # A file that is one document is judged as a whole up to here, and by passages beyond.
 WHOLE_FILE_BYTES = 1 << 20
 # A server that restarts or limits its callers is back within minutes.
@@ -38,8 +39,8 @@ class Spec:
     separator: str | None = None
     eot: Eot = "auto"
     eot_token: str | None = None
-    val_fraction: float = 0.0005
-    split: Split = "hash"
+    val_fraction: float = VAL_FRACTION
+    split: Split = "auto"
     seed: int = 0
     dtype: Dtype = "auto"
     on_error: OnError = "stop"
@@ -49,6 +50,10 @@ class Spec:
     sample: float | None = None
     limit_documents: int | None = None
     limit_tokens: int | None = None
+    format: str = "nanogpt"
+    shard_tokens: int | None = None
+    index: bool = False
+    provenance: bool = False
     max_run_bytes: int = MAX_RUN_BYTES
     passage_bytes: int = PASSAGE_BYTES
 
@@ -67,6 +72,8 @@ class Spec:
             )
         if self.separator == "":
             raise UsageError("the separator is empty; leave it out to make each file one document")
+        if self.shard_tokens is not None and self.shard_tokens < 1:
+            raise UsageError(f"shard_tokens {self.shard_tokens} is less than 1; 100M is what most trainers use")
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
@@ -129,7 +136,7 @@ class Limits:
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "eot": ("auto", "after", "before", "none"),
-    "split": ("hash", "tail", "head"),
+    "split": ("auto", "hash", "tail", "head", "first-shard"),
     "dtype": ("auto", "uint16", "uint32"),
     "on_error": ("stop", "skip", "replace"),
     "input_format": ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"),

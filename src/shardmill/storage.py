@@ -27,6 +27,8 @@ STEPS = (
     "data-synced",
     "checkpoint-written",
     "checkpoint-synced",
+    "files-finished",
+    "files-finished",
     "files-sealed",
     "file-named",
     "names-synced",
@@ -87,16 +89,37 @@ class GrowingFile:
                 reached("file-created")
 
     def append(self, data: memoryview) -> None:
+        self._open_again()
         with writing(self.path):
             rest = data
             while rest.nbytes:
                 rest = rest[os.write(self._fd, rest) :]
         self.bytes += data.nbytes
 
+    def patch(self, offset: int, data: bytes) -> None:
+        """Write other bytes where some were written before; on disk after the next sync or seal."""
+        self._open_again()
+        with writing(self.path):
+            os.lseek(self._fd, offset, os.SEEK_SET)
+            rest = memoryview(data)
+            while rest.nbytes:
+                rest = rest[os.write(self._fd, rest) :]
+            os.lseek(self._fd, 0, os.SEEK_END)
+        self._synced = -1
+
     def read(self, offset: int, length: int) -> bytes:
-        """What was written there before; for resuming."""
+        """What was written there before."""
+        self._open_again()
         with writing(self.path):
             return pread(self._fd, length, offset)
+
+    def _open_again(self) -> None:
+        """A file that was closed to save its descriptor goes on."""
+        if self._fd < 0:
+            path, mode = (self.path, os.O_RDONLY) if self.published else (self._partial, os.O_RDWR)
+            with writing(self.path):
+                self._fd = os.open(path, mode | FLAGS | _NO_LINK)
+                os.lseek(self._fd, 0, os.SEEK_END)
 
     def sync(self) -> None:
         """All that was appended before is on disk after. May run beside append."""

@@ -5,7 +5,9 @@ _check_file  size, checksums segment by segment, and ids within the vocabulary, 
 _Comparison  takes the milled Blocks of the sources and compares them with what is in the files
 """
 
+import bisect
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +17,11 @@ import numpy as np
 import xxhash
 
 from shardmill import journal, manifest, rejects
-from shardmill.block import Milled, Run
+from shardmill.block import Milled
 from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.formats.files import SEGMENT_BYTES
+from shardmill.formats.shards import SPLITS, Shard, SideFile, SplitName, Tokens
 from shardmill.job import Job, choose_splitter, describe, make_job
 from shardmill.line import mill_blocks
 from shardmill.manifest import Manifest
@@ -89,13 +92,14 @@ def verify(
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=_without_manifest(folder)),))
     report = on_progress or (lambda _done, _total: None)
     problems: list[Problem] = []
-    total, done = sum(file.bytes for file in made.files), 0
-    for file in made.files:
-        problems += _check_file(folder, made, file.name, lambda read: report(done + read, total))  # noqa: B023
+    listed: list[Shard | SideFile] = [*made.files, *made.sides]
+    total, done = sum(file.bytes for file in listed), 0
+    for file in listed:
+        problems += _check_file(folder, made, file, lambda read: report(done + read, total))  # noqa: B023
         done += file.bytes
     problems += _check_counts(folder, made)
     checked = Verified(
-        output=folder, problems=tuple(problems[:_MOST_PROBLEMS]), files=len(made.files), bytes=total, tokens=made.tokens
+        output=folder, problems=tuple(problems[:_MOST_PROBLEMS]), files=len(listed), bytes=total, tokens=made.tokens
     )
     if not sources or problems:
         return checked
@@ -110,9 +114,8 @@ def _without_manifest(folder: Path) -> str:
     return "there is none, so this is not a finished result of shardmill"
 
 
-def _check_file(folder: Path, made: Manifest, name: str, report: Callable[[int], None]) -> list[Problem]:
-    file = next(file for file in made.files if file.name == name)
-    path = folder / name
+def _check_file(folder: Path, made: Manifest, file: Shard | SideFile, report: Callable[[int], None]) -> list[Problem]:
+    name, path = file.name, folder / file.name
     if not path.is_file() or path.is_symlink():
         return [Problem(file=name, what="the file is missing" if not path.exists() else "is not a regular file")]
     problems = []
@@ -126,12 +129,14 @@ def _check_file(folder: Path, made: Manifest, name: str, report: Callable[[int],
                 what=f"has {size:,} bytes, {abs(size - file.bytes):,} {less} than the {file.bytes:,} that were written",
             )
         )
-    if file.bytes != file.tokens * item or len(file.checksums) != -(-file.bytes // SEGMENT_BYTES):
+    adds_up = not isinstance(file, Shard) or file.bytes == file.offset + file.tokens * item
+    if not adds_up or len(file.checksums) != -(-file.bytes // SEGMENT_BYTES):
         return [*problems, Problem(file=manifest.NAME, what=f"what it says of {name} does not add up")]
-    vocabulary = made.job.get("vocabulary_size")
+    vocabulary = made.job["vocabulary_size"] if isinstance(file, Shard) else None
+    header = file.offset if isinstance(file, Shard) else 0
     for number, expected in enumerate(file.checksums):
         start, end = number * SEGMENT_BYTES, min((number + 1) * SEGMENT_BYTES, file.bytes)
-        found, largest = _scan(path, start, end, np.dtype(made.dtype), lambda at: report(at))
+        found, largest = _scan(path, start, end, 0 if start else header, np.dtype(made.dtype), report)
         if found != expected:
             problems.append(
                 Problem(
@@ -151,14 +156,17 @@ def _check_file(folder: Path, made: Manifest, name: str, report: Callable[[int],
     return problems
 
 
-def _scan(path: Path, start: int, end: int, dtype: np.dtype[Any], report: Callable[[int], None]) -> tuple[str, int]:
+def _scan(
+    path: Path, start: int, end: int, header: int, dtype: np.dtype[Any], report: Callable[[int], None]
+) -> tuple[str, int]:
     """The checksum of a segment as it is, however short it is, and its largest id."""
     checksum, largest = xxhash.xxh3_64(), -1
     for data, at in _chunks(path, start, end):
         checksum.update(data)
-        whole = len(data) - len(data) % dtype.itemsize
-        if whole:
-            largest = max(largest, int(np.frombuffer(data[:whole], dtype).max()))
+        skipped = header if at == start else 0
+        whole = len(data) - (len(data) - skipped) % dtype.itemsize
+        if whole > skipped:
+            largest = max(largest, int(np.frombuffer(data[skipped:whole], dtype).max()))
         report(at + len(data))
     return checksum.hexdigest(), largest
 
@@ -270,49 +278,91 @@ class _Comparison:
         self._quota = Quota(job, 0, 0, 0)
         self.input_bytes = self.checked_bytes = 0
         self._dtype = np.dtype(made.dtype)
-        self._files = {file.split: InputReader(str(folder / file.name)) for file in made.files}
-        self._names = {file.split: file.name for file in made.files}
-        self._at = {"train": 0, "val": 0}
+        self._streams = {split: _Stream(folder, made, split) for split in SPLITS}
+        self._first = self._streams["val"].tokens if job.writes.first_shard_is_val else 0
         self._val = False
 
     def write(self, milled: Milled) -> bool:
         milled = self._quota.cut(milled)
         for run in milled.runs:
             self._val = self._val if run.val is None else run.val
-            self._compare("val" if self._val else "train", run)
+            tokens = run.tokens
+            if (room := self._first - self._streams["val"].at) > 0:  # the first shard is the validation set
+                self._compare("val", tokens[:room])
+                tokens = tokens[room:]
+            self._compare("val" if self._val else "train", tokens)
         self.input_bytes += milled.counts.input_bytes
         self.checked_bytes += milled.checked_bytes
         return not self._quota.full
 
     def finish(self) -> None:
-        for split, reader in self._files.items():
-            if self._at[split] != reader.size:
-                what = f"goes on after token {self._at[split] // self._dtype.itemsize:,}, where the text ends"
-                raise _Different(Problem(file=self._names[split], byte=self._at[split], what=what))
+        for stream in self._streams.values():
+            if stream.at != stream.tokens:
+                what = f"goes on after token {stream.at:,} of {stream.split}, where the text ends"
+                raise _Different(Problem(file=stream.file, what=what))
 
     def close(self) -> None:
-        for reader in self._files.values():
-            reader.close()
+        for stream in self._streams.values():
+            stream.close()
 
-    def _compare(self, split: Literal["train", "val"], run: Run) -> None:
-        if not len(run.tokens):
-            return
-        if split not in self._files:
-            raise _Different(Problem(file=f"{split}.bin", what="is missing, and the text has tokens for it"))
-        at = self._at[split]
-        data = self._files[split].read(at, run.tokens.nbytes)
-        there = np.frombuffer(data[: len(data) - len(data) % self._dtype.itemsize], self._dtype)
-        same = min(len(there), len(run.tokens))
-        unequal = np.flatnonzero(there[:same] != run.tokens[:same])
-        if len(unequal) or same < len(run.tokens):
+    def _compare(self, split: SplitName, tokens: Tokens) -> None:
+        stream = self._streams[split]
+        begin = stream.at
+        there = stream.read(len(tokens))
+        same = min(len(there), len(tokens))
+        unequal = np.flatnonzero(there[:same] != tokens[:same])
+        if len(unequal) or same < len(tokens):
             first = int(unequal[0]) if len(unequal) else same
-            byte = at + first * self._dtype.itemsize
-            found = f"{there[first]:,}" if first < len(there) else "nothing"
-            raise _Different(
-                Problem(
-                    file=self._names[split],
-                    byte=byte,
-                    what=f"token {byte // self._dtype.itemsize:,} is {found}, and the text gives {run.tokens[first]:,}",
-                )
-            )
-        self._at[split] = at + run.tokens.nbytes
+            found = f"{there[first]:,}" if first < len(there) else "missing"
+            file, byte = stream.place(begin + first)
+            what = f"token {begin + first:,} of {split} is {found}, and the text gives {tokens[first]:,}"
+            raise _Different(Problem(file=file, byte=byte, what=what))
+
+
+class _Stream:
+    """The tokens of one split in order, whatever files they are in."""
+
+    def __init__(self, folder: Path, made: Manifest, split: SplitName) -> None:
+        self.split = split
+        self.at = 0
+        self._folder, self._dtype = folder, np.dtype(made.dtype)
+        self._shards = [file for file in made.files if file.split == split]
+        self._ends = list(itertools.accumulate(shard.tokens for shard in self._shards))
+        self.tokens = self._ends[-1] if self._ends else 0
+        self._open: tuple[int, InputReader] | None = None
+
+    @property
+    def file(self) -> str:
+        return self.place(max(0, self.at - 1))[0]
+
+    def place(self, token: int) -> tuple[str, int | None]:
+        """The file and the byte where a token stands."""
+        number = bisect.bisect_right(self._ends, token)
+        if number >= len(self._shards):
+            return (self._shards[-1].name if self._shards else self.split), None
+        shard = self._shards[number]
+        return shard.name, shard.offset + (token - self._ends[number] + shard.tokens) * self._dtype.itemsize
+
+    def read(self, count: int) -> Tokens:
+        """The next tokens, fewer only where there are no more."""
+        found: list[Tokens] = []
+        while count and self.at < self.tokens:
+            number = bisect.bisect_right(self._ends, self.at)
+            some = min(count, self._ends[number] - self.at)
+            offset = self.place(self.at)[1]
+            assert offset is not None
+            data = self._reader(number).read(offset, some * self._dtype.itemsize)
+            found.append(np.frombuffer(data, self._dtype))
+            self.at, count = self.at + some, count - some
+        return np.concatenate(found) if found else np.empty(0, self._dtype)
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def _reader(self, number: int) -> InputReader:
+        if self._open is None or self._open[0] != number:
+            self.close()
+            self._open = number, InputReader(str(self._folder / self._shards[number].name), drop_behind=True)
+        return self._open[1]

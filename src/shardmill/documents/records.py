@@ -36,6 +36,11 @@ class Place:
             parts.append(f"(byte {self.byte:,})" if len(parts) > 1 else f"byte {self.byte:,}")
         return " ".join(parts)
 
+    @property
+    def record(self) -> int:
+        """The line or row, counted from 0; the byte where there are neither."""
+        return self.row if self.row is not None else self.line - 1 if self.line is not None else self.byte or 0
+
     def reject(self, reason: str) -> Reject:
         return Reject(path=self.path, reason=reason, byte=self.byte, line=self.line, row=self.row)
 
@@ -85,11 +90,18 @@ class Records:
 
     def pieces(self, _base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
         found = self._wanted(rules)
+        if rules.wanted is not None:  # from here on, the numbers are of those that are wanted
+            kept = zip(self.numbers, self.found.data, strict=True)
+            self.numbers[:] = [number for number, data in kept if rules.wanted(data[:DOCUMENT_HEAD])]
         found.val = [is_val(key) for key in self._keys(found, rules)]
         return found
 
     def place_of(self, piece: int, offset: int) -> str:
         return str(self.place(self.numbers[piece], offset))
+
+    def origins(self, found: Pieces) -> list[int]:
+        places = zip(self.numbers, found.offsets, strict=True)
+        return [self.place(number, offset).record for number, offset in places]
 
     def _keys(self, found: Pieces, rules: TextRules) -> list[int]:
         key, where = rules.key, self.where
@@ -152,6 +164,9 @@ class Counted:
     def place_of(self, _piece: int, _offset: int) -> str:
         return str(self.place)
 
+    def origins(self, found: Pieces) -> list[int]:
+        return [self.place.record] * len(found.data)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValuePart:
@@ -180,6 +195,9 @@ class ValuePart:
         if self.replaced:
             found.count("replaced_characters", self.replaced, at=0)
         return found
+
+    def origins(self, found: Pieces) -> list[int]:
+        return [self.place.record] * len(found.data)
 
     def place_of(self, _piece: int, offset: int) -> str:
         return f"{self.place}, byte {self.inner.offset + offset:,} of its text"

@@ -90,6 +90,13 @@ class Text:
             _repair(found)
         return found
 
+    def origins(self, found: Pieces) -> list[int]:
+        part = self.part
+        if part.starts:  # passages of one document
+            return [part.begin] * len(found.data)
+        places = zip(found.offsets, found.begins, strict=True)
+        return [part.offset + offset if begins else part.begin for offset, begins in places]
+
     def place_of(self, _piece: int, offset: int) -> str:
         return f"{show(self.part.path)} byte {self.part.offset + offset:,}"
 

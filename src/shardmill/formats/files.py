@@ -1,5 +1,7 @@
 """The files that a format writes: they grow together, with checksums, and get their names together."""
 
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from shardmill.storage import GrowingFile
 # Checksums are kept for stretches of this size, so that a damaged one can be named and a job resumed.
 SEGMENT_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
+_OPEN_FULL = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +32,19 @@ class FileState:
 
 
 class OutputFiles:
-    """Files in one folder, by name. One that an earlier run began goes on from the state given for it."""
+    """Files in one folder, by name. One that an earlier run began goes on from the state given for it.
+
+    A file that is full is closed at the next sync, or when too many are open: thousands of shards need few descriptors.
+    """
 
     def __init__(self, folder: Path, states: dict[str, FileState], *, drop_behind: bool) -> None:
         self.folder = folder
         self._drop_behind = drop_behind
         self._files: dict[str, _CheckedFile] = {}
+        self._full: set[str] = set()
+        self._open_full: list[str] = []
+        self._closing = threading.Lock()
+        self._dropped: set[str] = set()
         self._unlisted = False
         for name, state in states.items():
             self._files[name] = _CheckedFile(folder / name, state, drop_behind=drop_behind)
@@ -45,6 +55,47 @@ class OutputFiles:
             self._unlisted = True
         self._files[name].append(data)
 
+    def full(self, name: str) -> None:
+        """Nothing more is appended to this file while the job runs."""
+        self._full.add(name)
+        self._open_full.append(name)
+        if len(self._open_full) > _OPEN_FULL:
+            self._close_full()
+
+    def head(self, name: str, data: bytes) -> None:
+        """Put back the first bytes of a file, which a run that was stopped while it finished may have patched."""
+        growing = self._files[name].growing
+        if growing.read(0, len(data)) != data:
+            growing.patch(0, data)
+
+    def patch(self, name: str, data: bytes) -> None:
+        """Change the first bytes of a file that is done, and its checksums with them."""
+        self._files[name].patch(data)
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Exactly these bytes of what was written."""
+        chunks: list[bytes] = []
+        while length > 0:
+            chunk = self._files[name].growing.read(offset, length)
+            if not chunk:
+                raise _changed(self.folder / name)
+            chunks.append(chunk)
+            offset, length = offset + len(chunk), length - len(chunk)
+        return b"".join(chunks)
+
+    def drop(self, name: str) -> None:
+        """Not part of the result: forgotten now, removed when the others get their names."""
+        file = self._files.pop(name, None)
+        if file is not None:
+            file.growing.close()
+        self._dropped.add(name)
+
+    def verify(self) -> None:
+        """See that what an earlier run left is what it wrote, in the files that go on."""
+        for name, file in self._files.items():
+            if name not in self._full:
+                file.verify()
+
     def states(self) -> dict[str, FileState]:
         return {name: file.state() for name, file in self._files.items()}
 
@@ -52,11 +103,21 @@ class OutputFiles:
         """All that states() said before is on disk after, the names in the folder too. May run beside append."""
         if unlisted := self._unlisted:  # not one assignment: a file that append creates meanwhile would be forgotten
             self._unlisted = False
-        for file in list(self._files.values()):
-            file.growing.sync()
+        files = list(self._files.values())
+        self._close_full()
+        for file in files:
+            with self._closing:
+                file.growing.sync()
         if unlisted:
             storage.sync_folder(self.folder)
         storage.reached("data-synced")
+
+    def _close_full(self) -> None:
+        with self._closing:  # by the thread that writes, or the one that makes a checkpoint
+            full, self._open_full = self._open_full, []
+            for name in full:
+                self._files[name].growing.sync()
+                self._files[name].growing.close()
 
     def seal(self) -> None:
         for file in self._files.values():
@@ -66,6 +127,8 @@ class OutputFiles:
 
     def publish(self) -> None:
         """Give all files their final names."""
+        for name in sorted(self._dropped):
+            storage.remove(self.folder / (name + storage.PARTIAL))
         for _, file in sorted(self._files.items()):
             file.growing.publish()
         storage.sync_folder(self.folder)
@@ -78,6 +141,8 @@ class OutputFiles:
     def abandon(self) -> None:
         for file in self._files.values():
             file.growing.abandon()
+        for name in self._dropped:
+            storage.remove(self.folder / (name + storage.PARTIAL))
 
 
 class _CheckedFile:
@@ -86,14 +151,36 @@ class _CheckedFile:
         self._hash = xxhash.xxh3_64()
         self._room = SEGMENT_BYTES
         self._checksums: list[str] = []
+        self._given = state
         if state is not None:
-            self._go_on(state)
+            self.growing.close()
 
     def append(self, data: memoryview) -> None:
+        self.verify()
         self.growing.append(data)
         self._add(data)
 
+    def patch(self, data: bytes) -> None:
+        assert len(data) <= SEGMENT_BYTES
+        self.verify()
+        self.growing.patch(0, data)
+        first = xxhash.xxh3_64()
+        for chunk in self._read(0, min(SEGMENT_BYTES, self.growing.bytes)):
+            first.update(chunk)
+        if self._checksums:
+            self._checksums[0] = first.hexdigest()
+        else:
+            self._hash = first
+
+    def verify(self) -> None:
+        """Hash the begun segment again, and see that it is what was written."""
+        if self._given is not None:
+            state, self._given = self._given, None
+            self._go_on(state)
+
     def state(self) -> FileState:
+        if self._given is not None:
+            return self._given
         begun = self._room < SEGMENT_BYTES
         return FileState(
             bytes=self.growing.bytes,
@@ -112,17 +199,23 @@ class _CheckedFile:
         self._room -= data.nbytes
 
     def _go_on(self, state: FileState) -> None:
-        """Hash the begun segment again, and see that it is what was written."""
         self._checksums = list(state.checksums)
-        at = len(state.checksums) * SEGMENT_BYTES
-        while at < state.bytes:
-            data = self.growing.read(at, min(_CHUNK_BYTES, state.bytes - at))
-            if not data:
-                break
+        for data in self._read(len(state.checksums) * SEGMENT_BYTES, state.bytes):
             self._add(memoryview(data))
-            at += len(data)
         if self.state() != state:
             self.growing.close()
-            raise OutputError(
-                f"{show(self.growing.path)}: the bytes that an earlier run left are not what it wrote; it was changed, or the disk is failing. Start again with --overwrite, or choose another folder with -o"
-            )
+            raise _changed(self.growing.path)
+
+    def _read(self, at: int, until: int) -> Iterator[bytes]:
+        while at < until:
+            data = self.growing.read(at, min(_CHUNK_BYTES, until - at))
+            if not data:
+                break
+            yield data
+            at += len(data)
+
+
+def _changed(path: Path) -> OutputError:
+    return OutputError(
+        f"{show(path)}: the bytes that an earlier run left are not what it wrote; it was changed, or the disk is failing. Start again with --overwrite, or choose another folder with -o"
+    )

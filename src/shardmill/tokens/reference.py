@@ -19,6 +19,9 @@ class Reference(Protocol):
     def encode(self, text: bytes) -> Ids:
         """The ids of one document or span of valid UTF-8; special tokens written in it are ordinary text."""
 
+    def decode(self, ids: list[int]) -> bytes:
+        """The text of some tokens, special ones by their names; at its ends it may not be whole characters."""
+
 
 def load_reference(tokenizer: Tokenizer) -> Reference:
     return TiktokenReference(tokenizer) if tokenizer.kind == "tiktoken" else TokenizersReference(tokenizer)
@@ -41,6 +44,9 @@ class TiktokenReference:
         # Equal to encode_ordinary, without a Python int of 28 bytes for each token.
         return np.asarray(self._encoding.encode_to_numpy(text.decode(), disallowed_special=()), np.uint32)
 
+    def decode(self, ids: list[int]) -> bytes:
+        return self._encoding.decode_bytes(ids)
+
 
 class TokenizersReference:
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -59,3 +65,6 @@ class TokenizersReference:
     def encode(self, text: bytes) -> Ids:
         # encode() would hold the GIL; the batch call does not, and one item keeps it on one thread.
         return np.array(self._tokenizer.encode_batch_fast([text.decode()], add_special_tokens=False)[0].ids, np.uint32)
+
+    def decode(self, ids: list[int]) -> bytes:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False)).encode()

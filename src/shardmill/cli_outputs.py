@@ -1,0 +1,272 @@
+"""The commands for what is made already: verify, merge, convert, inspect."""
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardmill.console import Count, Size, cache_folder, plural, print_json, say, size
+from shardmill.errors import OutputError
+from shardmill.spec import Limits
+
+if TYPE_CHECKING:
+    from shardmill.corpus import Corpus
+    from shardmill.inspection import SplitStatistics
+    from shardmill.manifest import Manifest
+    from shardmill.verification import Verified
+
+_FORMATS = ["nanogpt", "shards", "build-nanogpt", "llmc", "modded-nanogpt", "megatron", "datatrove", "olmo"]
+_COLOURS = ("black on bright_cyan", "black on bright_yellow")
+_SHOWN_TOKENS = 400
+
+
+@click.command(
+    epilog="\b\nExamples:\n  shardmill verify data/\n      every byte is as it was written, every id is in the vocabulary\n  shardmill verify data/ --source book.txt\n      also: the tokens are those of the text, a hundredth of it by the reference tokenizer\n  shardmill verify data/ --source corpus/ --reference all\n      all of it by the reference tokenizer, which takes its time"
+)
+@click.argument("output", metavar="FOLDER")
+@click.option(
+    "--source", "sources", multiple=True, metavar="INPUT", help="What the result was made of; may be given many times."
+)
+@click.option(
+    "--reference",
+    type=click.Choice(["sample", "all"]),
+    default="sample",
+    show_default=True,
+    help="How much of the source goes through the reference tokenizer; all of it goes through the mill again.",
+)
+@click.option("--tokenizer", metavar="NAME", help="Where the tokenizer.json is, if the result was made with one.")
+@click.option("--workers", type=click.IntRange(1), help="Threads that encode the source.")
+@click.option("--max-memory", type=Size(), help="The most memory that comparing the source may take.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but what is wrong.")
+def verify(
+    output: str,
+    sources: tuple[str, ...],
+    reference: Any,
+    tokenizer: str | None,
+    workers: int | None,
+    max_memory: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Check a finished result: every byte against its checksum, every id against the vocabulary.
+
+    With --source the text is milled again, without writing anything, and compared token by token.
+    Exits with 0 only if all is well.
+    """
+    import shardmill
+
+    limits = Limits(workers=workers, max_memory=max_memory, cache=cache_folder())
+    found = shardmill.verify(output, sources=sources, how=reference, tokenizer=tokenizer, limits=limits)
+    if as_json:
+        print_json({"ok": found.ok, **dataclasses.asdict(found), "output": str(found.output)})
+    for problem in found.problems:
+        say(f"{_shown(Path(output) / problem.file)}: {_shown(problem.what)}")
+    if found.problems:
+        raise OutputError(f"{_shown(output)}: {plural(len(found.problems), 'problem')} found")
+    if not quiet:
+        say("\n".join(_verified_lines(found)))
+
+
+def _verified_lines(found: "Verified") -> list[str]:
+    lines = [
+        f"{_shown(found.output)}: {plural(found.files, 'file')}, {found.tokens:,} tokens, {size(found.bytes)}: every byte is as it was written"
+    ]
+    if found.source_bytes is not None:
+        lines.append(
+            f"{size(found.source_bytes)} of text give the same tokens, {size(found.reference_bytes or 0)} of them by the reference tokenizer"
+        )
+    return lines
+
+
+def _shown(text: str | Path) -> str:
+    """As it may be printed: names and messages can hold what strangers wrote."""
+    from shardmill.names import show
+
+    return show(str(text))
+
+
+def _target_options(command: Callable[..., None]) -> Callable[..., None]:
+    options = [
+        click.option("-o", "--output", required=True, metavar="FOLDER", help="Where the new files go."),
+        click.option(
+            "--shard-tokens", type=Count(), help="Tokens in each shard, e.g. 500M, in formats that have shards."
+        ),
+        click.option("--index", is_flag=True, help="Also write where each document ends: train.ends and val.ends."),
+        click.option("--overwrite", is_flag=True, help="Replace what is in the output folder."),
+        click.option("--json", "as_json", is_flag=True, help="Print the new manifest as JSON on standard output."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(epilog="\b\nExample:\n  shardmill merge data-2023/ data-2024/ -o data/")
+@click.argument("sources", nargs=-1, required=True, metavar="OUTPUT...")
+@_target_options
+def merge(sources: tuple[str, ...], output: str, as_json: bool, **options: Any) -> None:
+    """Join outputs of the same tokenizer and format into one.
+
+    Train tokens follow each other in the order given, val tokens likewise. Nothing is encoded again.
+    """
+    import shardmill
+
+    target = shardmill.Target(output=Path(output), **options)
+    _tell(shardmill.merge(list(sources), target), output, as_json=as_json)
+
+
+@click.command(epilog="\b\nExample:\n  shardmill convert data/ --to megatron -o data-megatron/")
+@click.argument("source", metavar="FOLDER")
+@click.option("--to", "format", type=click.Choice(_FORMATS), required=True, help="The format to write.")
+@click.option(
+    "--from",
+    "from_format",
+    type=click.Choice(_FORMATS),
+    help="For files that another program made: their format, where it cannot be told from them.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "uint16", "uint32"]),
+    default="auto",
+    show_default=True,
+    help="For raw files that another program made: their integers.",
+)
+@click.option(
+    "--eot-id",
+    type=click.IntRange(0),
+    help="For files that another program made: the token that ends (or begins) each document and stands nowhere else.",
+)
+@click.option(
+    "--eot",
+    type=click.Choice(["after", "before", "none"]),
+    help="Where the new files have their end-of-text tokens. Default: where the format has them, if there are any.",
+)
+@_target_options
+def convert(
+    source: str, from_format: str | None, dtype: Any, eot_id: int | None, output: str, as_json: bool, **options: Any
+) -> None:
+    """Write an output in another format, without encoding anything again.
+
+    FOLDER is an output of shardmill, or holds files of one of the formats that another program made.
+    """
+    import shardmill
+    from shardmill.foreign import Claims
+
+    target = shardmill.Target(output=Path(output), **options)
+    claims = Claims(format=from_format, dtype=dtype, eot_id=eot_id)
+    _tell(shardmill.convert(source, target, claims), output, as_json=as_json)
+
+
+@click.command(epilog="\b\nExample:\n  shardmill inspect data/ --documents 3")
+@click.argument("source", metavar="OUTPUT")
+@click.option(
+    "--documents", type=click.IntRange(0), default=1, show_default=True, help="Documents to show of each split."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on standard output.")
+def inspect(source: str, documents: int, as_json: bool) -> None:
+    """Say what is in an output: tokens, documents, their lengths, the most frequent tokens; and show some.
+
+    On a terminal the tokens of a document have colours in turn.
+    """
+    import shardmill
+    from shardmill.inspection import printable, statistics
+
+    corpus = shardmill.open(source)
+    found = [statistics(split) for split in corpus.splits.values()]
+    assert corpus.manifest is not None
+    counts = corpus.manifest.counts
+    if as_json:
+        names = {token: _spelled(corpus, token) for split in found for token, _ in split.frequent}
+        content = {
+            "splits": [dataclasses.asdict(split) for split in found],
+            "spelled": names,
+            "bytes_per_token": counts.input_bytes / corpus.tokens if corpus.tokens else None,
+            "manifest": json.loads(corpus.manifest.to_json()),
+        }
+        print_json(content)
+        return
+    choices = corpus.manifest.job.get("choices", {})
+    print(f"format     {corpus.format.name}, {corpus.dtype}; tokenizer {printable(str(choices.get('tokenizer')))}")
+    print(
+        f"eot        {corpus.eot_side}" + (f" each document, id {corpus.eot_id}" if corpus.eot_id is not None else "")
+    )
+    print(f"input      {size(counts.input_bytes)}, {plural(counts.documents, 'document')}")
+    if corpus.tokens:
+        print(f"tokens     {corpus.tokens:,}, {counts.input_bytes / corpus.tokens:.2f} bytes of text each")
+    for each in found:
+        print("\n".join(_split_lines(corpus, each)))
+    for name, split in corpus.splits.items() if documents else ():
+        shown = itertools.islice(split.documents(), documents) if split.knows_documents else [split[:_SHOWN_TOKENS]]
+        for number, tokens in enumerate(shown):
+            print(f"\n{name}, document {number}: {plural(len(tokens), 'token')}")
+            _show(corpus, tokens[:_SHOWN_TOKENS])
+            if len(tokens) > _SHOWN_TOKENS:
+                print(f"and {len(tokens) - _SHOWN_TOKENS:,} tokens more")
+
+
+COMMANDS = (verify, merge, convert, inspect)
+
+
+def _split_lines(corpus: "Corpus", split: "SplitStatistics") -> list[str]:
+
+    lines = [f"{split.split:<10} {split.tokens:,} tokens in {plural(split.files, 'file')}"]
+    lengths = split.lengths
+    if lengths is not None:
+        lines.append(
+            f"           {plural(lengths.documents, 'document')} of {lengths.shortest:,} to {lengths.longest:,} tokens, {lengths.mean:,} on average"
+        )
+        most = max((count for _, count in lengths.histogram), default=1)
+        lines += [
+            f"           {least:>12,} tokens and more  {'█' * max(1, round(30 * count / most))} {count:,}"
+            for least, count in lengths.histogram
+        ]
+    if split.frequent:
+        names = (
+            f"{_spelled(corpus, token)!r} {100 * count / split.counted_tokens:.1f} %" for token, count in split.frequent
+        )
+        lines.append(f"           most frequent: {', '.join(names)}")
+    return lines
+
+
+def _spelled(corpus: "Corpus", token: int) -> str:
+    """The text of a token; its number where the tokenizer is not known."""
+    from shardmill.errors import UsageError
+    from shardmill.inspection import printable
+
+    try:
+        return printable(corpus.decode([token]))
+    except UsageError:
+        return str(token)
+
+
+def _show(corpus: "Corpus", tokens: Any) -> None:
+    from shardmill.errors import UsageError
+    from shardmill.inspection import spell
+
+    try:
+        pieces = list(spell(corpus, tokens))
+    except UsageError:  # another program made them, and the tokenizer is not known
+        pieces = [f"{token} " for token in tokens.tolist()]
+    if not sys.stdout.isatty():
+        print("".join(pieces))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    line = Text()
+    for number, piece in enumerate(piece for piece in pieces if piece):
+        line.append(piece, style=_COLOURS[number % 2])
+    Console().print(line)
+
+
+def _tell(made: "Manifest", output: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(json.loads(made.to_json()))
+    say(
+        f"{output}: {made.tokens:,} tokens in {plural(len(made.files), 'file')}, {size(sum(file.bytes for file in made.files))}, end-of-text {made.eot_side}"
+    )

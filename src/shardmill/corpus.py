@@ -1,0 +1,250 @@
+"""An output folder → its tokens and documents again, read by position: nothing is mapped, nothing stays open."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+
+from shardmill import ends, journal, manifest
+from shardmill.ends import Ends, Positions
+from shardmill.errors import InputError, UsageError
+from shardmill.formats.registry import FORMATS, Format
+from shardmill.formats.shards import SPLITS, SplitName, Tokens, TokenType
+from shardmill.manifest import Manifest
+from shardmill.names import show
+from shardmill.reading import InputReader
+from shardmill.tokens.reference import Reference, load_reference
+from shardmill.tokens.tokenizer import load
+
+# What is read at a time: small enough to stay in a core's cache until it is hashed and written.
+CHUNK_TOKENS = 256 << 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenFile:
+    """A file, and the tokens in it behind its header."""
+
+    path: Path
+    offset: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """The tokens of one split: split[10:20] reads ten of them, however long it is.
+
+    A read opens the file, reads and closes it, so a split costs no memory and works in every thread and process.
+    """
+
+    name: SplitName
+    files: tuple[TokenFile, ...]
+    dtype: TokenType
+    ends: Ends | None = None
+    """Files that say where documents end, if there are any."""
+    eot_id: int | None = None
+    eot_side: str = "none"
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> Tokens: ...
+    def __getitem__(self, place: int | slice) -> int | Tokens:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            if step != 1:
+                raise ValueError("tokens are read in their order; take a slice without a step, and step through that")
+            return self.read(start, max(start, stop))
+        at = place + len(self) if place < 0 else place
+        if not 0 <= at < len(self):
+            raise IndexError(f"token {place:,} of {len(self):,}")
+        return int(self.read(at, at + 1)[0])
+
+    def read(self, start: int, stop: int) -> Tokens:
+        """The tokens [start, stop)."""
+        parts = []
+        number = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while start < stop and number < len(self.files):
+            file, first = self.files[number], start - self._starts[number]
+            count = min(stop - start, file.tokens - first)
+            with InputReader(str(file.path)) as reader:
+                data = reader.read(file.offset + first * self.dtype.itemsize, count * self.dtype.itemsize)
+            parts.append(np.frombuffer(data, self.dtype))
+            start, number = start + count, number + 1
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, self.dtype)
+
+    def chunks(self, size: int = CHUNK_TOKENS) -> Iterator[Tokens]:
+        """All tokens in order, some at a time."""
+        for start in range(0, len(self), size):
+            yield self.read(start, min(start + size, len(self)))
+
+    @property
+    def knows_documents(self) -> bool:
+        return self.ends is not None or (self.eot_id is not None and self.eot_side != "none")
+
+    def document_ends(self) -> Iterator[Positions]:
+        """Where documents end, some at a time: from the index, or where the end-of-text tokens stand."""
+        if self.ends is not None:
+            yield from ends.chunks(self.ends)
+        elif self.knows_documents:
+            yield from self._scan()
+        else:
+            raise UsageError(
+                f"{show(self.files[0].path) if self.files else self.name}: where its documents end is not known: there is no index, and no end-of-text token marks them. Make it again with --index"
+            )
+
+    def documents(self) -> Iterator[Tokens]:
+        """Each document with its end-of-text token; what follows the last end is one too."""
+        begin = 0
+        for some in self.document_ends():
+            for end in some.tolist():
+                if end > begin:
+                    yield self.read(begin, end)
+                begin = max(begin, end)
+        if begin < len(self):
+            yield self.read(begin, len(self))
+
+    def document(self, number: int) -> Tokens:
+        """One document by its number; at once with an index, else by looking through those before it."""
+        if self.ends is not None:
+            return self.read(*ends.document(self.ends, number))
+        for at, tokens in enumerate(self.documents()):
+            if at == number:
+                return tokens
+        raise IndexError("no such document")
+
+    def _scan(self) -> Iterator[Positions]:
+        at = 0
+        for tokens in self.chunks():
+            places = np.flatnonzero(tokens == self.eot_id) + at
+            found = places + 1 if self.eot_side == "after" else places[places > 0]
+            if len(found):
+                yield found.astype(np.int64)
+            at += len(tokens)
+        if at and (self.eot_side == "before" or self[-1] != self.eot_id):
+            yield np.array([at], np.int64)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        starts = [0]
+        for file in self.files:
+            starts.append(starts[-1] + file.tokens)
+        return starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Token files of one format, by split: corpus["train"][:100]."""
+
+    folder: Path
+    format: Format
+    dtype: TokenType
+    splits: Mapping[SplitName, Split]
+    eot_id: int | None
+    eot_side: str
+    manifest: Manifest | None = None
+    """None: another program made them."""
+
+    def __getitem__(self, split: SplitName) -> Split:
+        if split not in self.splits:
+            raise KeyError(f"{self.folder} has no {split}; it has {', '.join(self.splits) or 'no tokens'}")
+        return self.splits[split]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(split) for split in self.splits.values())
+
+    @cached_property
+    def decode(self) -> Callable[[Tokens | list[int]], str]:
+        """The text of some tokens; characters that are not whole become U+FFFD."""
+        reference = self.reference
+        return lambda ids: reference.decode([int(i) for i in ids]).decode("utf-8", "replace")
+
+    @cached_property
+    def reference(self) -> Reference:
+        job = self.manifest.job if self.manifest is not None else {}
+        name = job.get("choices", {}).get("tokenizer")
+        if not isinstance(name, str):
+            raise UsageError(f"{show(self.folder)}: which tokenizer made it is not known, so it cannot be decoded")
+        found = load(name)
+        if found.digest != job["tokenizer_sha256"]:
+            raise UsageError(
+                f"tokenizer {show(name)} is not the one that made {show(self.folder)}: its SHA-256 is {found.digest}, the manifest has {show(str(job['tokenizer_sha256']))}; find the tokenizer.json it was made with"
+            )
+        return load_reference(found)
+
+
+def open_corpus(folder: str | Path) -> Corpus:
+    """A complete output of shardmill, its files looked at: all there, as long as the manifest says, headers right."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{show(folder)}: no such folder")
+    made = manifest.read(folder)
+    if made is None:
+        if (folder / journal.NAME).exists():
+            raise InputError(f"{show(folder)}: the job there is not finished; run its command again, it goes on")
+        raise InputError(
+            f"{show(folder)}: has no manifest.json, so shardmill did not make it; to convert files that another program made, say which with --from ({', '.join(FORMATS)})"
+        )
+    found = FORMATS.get(str(made.job.get("choices", {}).get("format", "nanogpt")))
+    if found is None or made.dtype not in ("uint16", "uint32"):
+        raise InputError(f"{show(folder)}: the manifest names a format or integers that this version does not know")
+    vocabulary = made.job.get("vocabulary_size")
+    if made.dtype == "uint16" and isinstance(vocabulary, int) and vocabulary > 1 << 16:
+        raise InputError(
+            f"{show(folder)}: the manifest says uint16, which ends at 65,535, and a vocabulary of {vocabulary:,}; such tokens were cut off when they were written. Make it again"
+        )
+    dtype: TokenType = np.dtype("<u2" if made.dtype == "uint16" else "<u4")
+    splits = {split: _split_of(folder, made, found, dtype, split) for split in SPLITS}
+    return Corpus(
+        folder=folder,
+        format=found,
+        dtype=dtype,
+        splits={name: split for name, split in splits.items() if split.files},
+        eot_id=made.eot_id,
+        eot_side=made.eot_side,
+        manifest=made,
+    )
+
+
+def _split_of(folder: Path, made: Manifest, found: Format, dtype: TokenType, name: SplitName) -> Split:
+    files = []
+    for shard in made.files:
+        if shard.split == name:
+            path = folder / shard.name
+            header = found.header(shard.tokens, dtype) if found.header else b""
+            with InputReader(str(path)) as reader:
+                if reader.size != shard.bytes or shard.bytes != len(header) + shard.tokens * dtype.itemsize:
+                    raise InputError(
+                        f"{show(path)}: has {reader.size:,} bytes, and the manifest says {shard.bytes:,} with {shard.tokens:,} tokens; it was changed or cut short since. Make it again"
+                    )
+                if reader.read(0, len(header)) != header:
+                    raise InputError(
+                        f"{show(path)}: its header is not the one that shardmill wrote; it was changed since"
+                    )
+            files.append(TokenFile(path=path, offset=len(header), tokens=shard.tokens))
+    tokens = sum(file.tokens for file in files)
+    return Split(
+        name=name,
+        files=tuple(files),
+        dtype=dtype,
+        ends=_ends_of(folder, made, name, tokens, dtype),
+        eot_id=made.eot_id,
+        eot_side=made.eot_side,
+    )
+
+
+def _ends_of(folder: Path, made: Manifest, name: SplitName, tokens: int, dtype: TokenType) -> Ends | None:
+    for side in made.sides:
+        if side.split == name and side.kind == "ends":
+            return (ends.open_ends(folder / side.name, 0, tokens),)
+        if side.split == name and side.kind == "megatron-index":
+            return (ends.open_megatron(folder / side.name, 0, tokens * dtype.itemsize)[0],)
+    return None

@@ -1,0 +1,225 @@
+"""Where documents end → the files beside the tokens: indexes that are streamed, however many documents there are."""
+
+import struct
+import zlib
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill import rejects
+from shardmill.errors import OutputError
+from shardmill.formats.files import OutputFiles
+from shardmill.formats.registry import Output
+from shardmill.formats.shards import SplitName
+
+Positions = npt.NDArray[np.int64]
+Places = npt.NDArray[np.uint64]
+"""Of each document: the number of its input file, and the byte in it where it begins."""
+
+KINDS = {
+    ".ends": "ends",
+    ".places": "places",
+    ".idx": "megatron-index",
+    ".index": "ends",
+    ".metadata": "metadata",
+    ".csv.gz": "rows",
+    rejects.NAME: "rejects",
+}
+# Entries that are put together at a time when a file is finished.
+_CHUNK = 1 << 16
+_MEGATRON_MAGIC = b"MMIDIDX\0\0"
+MEGATRON_HEADER = 34
+MEGATRON_CODES = {2: 8, 4: 4}  # uint16, int32
+_ROW_BYTES = 24
+_STORED = 65_535
+
+
+class Side(Protocol):
+    """Something that is written beside the tokens of a split."""
+
+    def add(self, split: SplitName, ends: Positions, sizes: Positions, places: Places) -> None:
+        """Documents that end there in the tokens of the split; none is empty."""
+
+    def finish(self, split: SplitName, tokens: int, documents: int) -> None:
+        """All documents were added. What this writes is written again after a kill, the same."""
+
+
+def sides_of(output: Output, files: OutputFiles, *, finished: bool) -> list[Side]:
+    sides: list[Side] = []
+    match output.format.sides:
+        case "megatron":
+            sides.append(Megatron(files, output, finished=finished))
+        case "datatrove":
+            sides.append(Datatrove(files, output))
+        case "olmo":
+            sides.append(Olmo(files, output))
+    if output.index:
+        sides.append(Ends(files, provenance=output.provenance))
+    return sides
+
+
+class Ends:
+    """SPLIT.ends: a uint64 for each document, and SPLIT.places: two."""
+
+    def __init__(self, files: OutputFiles, *, provenance: bool) -> None:
+        self._files, self._provenance = files, provenance
+
+    def add(self, split: SplitName, ends: Positions, _: Positions, places: Places) -> None:
+        self._files.append(f"{split}.ends", ends.astype("<u8").data.cast("B"))
+        if self._provenance:
+            self._files.append(f"{split}.places", memoryview(places.astype("<u8").tobytes()))
+
+    def finish(self, split: SplitName, tokens: int, documents: int) -> None:
+        pass
+
+
+class Megatron:
+    """SPLIT.idx: a header, the size of each document, then where each begins, then their numbers.
+
+    The sizes are streamed behind room for the header; the rest follows from them when all are there.
+    """
+
+    def __init__(self, files: OutputFiles, output: Output, *, finished: bool) -> None:
+        self._files, self._itemsize = files, output.dtype.itemsize
+        self._begun = {name for name in files.states() if name.endswith(".idx")}
+        for name in self._begun if not finished else ():
+            files.head(name, bytes(MEGATRON_HEADER))
+
+    def add(self, split: SplitName, _: Positions, sizes: Positions, __: Places) -> None:
+        name = f"{split}.idx"
+        if name not in self._begun:
+            self._files.append(name, memoryview(bytes(MEGATRON_HEADER)))
+            self._begun.add(name)
+        if sizes.max() > (1 << 31) - 1:
+            raise OutputError(
+                f"{name}: a document has {int(sizes.max()):,} tokens, and Megatron's index holds at most 2,147,483,647 for one; split such documents with --separator, or choose another --format"
+            )
+        self._files.append(name, sizes.astype("<i4").data.cast("B"))
+
+    def finish(self, split: SplitName, _tokens: int, documents: int) -> None:
+        name = f"{split}.idx"
+        if not documents:
+            return
+        at = 0
+        for first in range(0, documents, _CHUNK):
+            count = min(_CHUNK, documents - first)
+            sizes = np.frombuffer(self._files.read(name, MEGATRON_HEADER + 4 * first, 4 * count), "<i4")
+            ends = at + np.cumsum(sizes, dtype=np.int64) * self._itemsize
+            self._files.append(name, memoryview(np.concatenate([[at], ends[:-1]]).astype("<i8").tobytes()))
+            at = int(ends[-1])
+        for first in range(0, documents + 1, _CHUNK):
+            numbers = np.arange(first, min(first + _CHUNK, documents + 1), dtype="<i8")
+            self._files.append(name, memoryview(numbers.tobytes()))
+        header = struct.pack("<QBQQ", 1, MEGATRON_CODES[self._itemsize], documents, documents + 1)
+        self._files.patch(name, _MEGATRON_MAGIC + header)
+
+
+class Datatrove:
+    """SPLIT.ds.index: where documents end; SPLIT.ds.metadata: three lines for people."""
+
+    def __init__(self, files: OutputFiles, output: Output) -> None:
+        self._files, self._output = files, output
+
+    def add(self, split: SplitName, ends: Positions, _: Positions, __: Places) -> None:
+        self._files.append(f"{split}.ds.index", ends.astype("<u8").data.cast("B"))
+
+    def finish(self, split: SplitName, tokens: int, _: int) -> None:
+        if tokens:
+            lines = (f"{self._output.tokenizer}|{self._output.dtype.itemsize}", str(tokens), _metric(tokens))
+            self._files.append(f"{split}.ds.metadata", memoryview("\n".join(lines).encode()))
+
+
+class Olmo:
+    """SHARD.csv.gz: start, end, id, src, loc of each document. Until all are known they stand in SPLIT.rows."""
+
+    def __init__(self, files: OutputFiles, output: Output) -> None:
+        self._files, self._output = files, output
+        self._sources = [_quoted(path) for path in output.sources]
+
+    def add(self, split: SplitName, ends: Positions, _: Positions, places: Places) -> None:
+        rows = np.column_stack([ends.astype("<u8"), places])
+        self._files.append(f"{split}.rows", memoryview(rows.astype("<u8").tobytes()))
+
+    def finish(self, split: SplitName, tokens: int, documents: int) -> None:
+        name = f"{split}.rows"
+        length = self._output.shard_tokens or tokens
+        out: _StoredGzip | None = None
+        shard = start = 0
+        for first in range(0, documents, _CHUNK):
+            count = min(_CHUNK, documents - first)
+            data = self._files.read(name, _ROW_BYTES * first, _ROW_BYTES * count)
+            rows = np.frombuffer(data, "<u8").reshape(count, 3).astype(np.int64)
+            numbers = np.arange(first, first + count)
+            while len(rows):  # as much of them as belongs to this shard; a document may go on in the next
+                until = (shard + 1) * length
+                whole = int(np.searchsorted(rows[:, 0], until, side="right"))
+                cut = whole < len(rows) and max(start, int(rows[whole - 1, 0]) if whole else 0) < until
+                some = rows[: whole + cut]
+                ends = np.minimum(some[:, 0], until)
+                if len(some):
+                    out = out or self._open(split, shard)
+                    out.write(self._lines(start, ends, shard * length, some, numbers).encode())
+                    start = int(ends[-1])
+                if start == until and out is not None:
+                    out.close()
+                    out, shard = None, shard + 1
+                rows, numbers = rows[whole:], numbers[whole:]
+        if out is not None:
+            out.close()
+        self._files.drop(name)
+
+    def _open(self, split: SplitName, shard: int) -> "_StoredGzip":
+        tokens_name = self._output.format.file_name(split, shard)
+        return _StoredGzip(self._files, tokens_name.removesuffix(".npy") + ".csv.gz")
+
+    def _lines(self, start: int, ends: Positions, base: int, rows: Positions, numbers: Positions) -> str:
+        starts = np.concatenate([[start], ends[:-1]]) - base
+        sources = self._sources
+        return "".join(
+            f"{begin},{end},{number},{sources[source] if source < len(sources) else ''},{place}\r\n"
+            for begin, end, number, source, place in zip(
+                starts.tolist(),
+                (ends - base).tolist(),
+                numbers.tolist(),
+                rows[:, 1].tolist(),
+                rows[:, 2].tolist(),
+                strict=False,
+            )
+        )
+
+
+class _StoredGzip:
+    """A gzip file of uncompressed blocks: the same bytes whatever the version of zlib (I1)."""
+
+    def __init__(self, files: OutputFiles, name: str) -> None:
+        self._files, self._name = files, name
+        self._rest, self._crc, self._size = bytearray(), 0, 0
+        files.append(name, memoryview(b"\x1f\x8b\x08\0\0\0\0\0\0\xff"))
+
+    def write(self, data: bytes) -> None:
+        self._rest += data
+        self._crc, self._size = zlib.crc32(data, self._crc), self._size + len(data)
+        while len(self._rest) > _STORED:
+            self._block(bytes(self._rest[:_STORED]), last=False)
+            del self._rest[:_STORED]
+
+    def close(self) -> None:
+        self._block(bytes(self._rest), last=True)
+        self._files.append(self._name, memoryview(struct.pack("<II", self._crc, self._size & 0xFFFFFFFF)))
+        self._files.full(self._name)
+
+    def _block(self, data: bytes, *, last: bool) -> None:
+        size = len(data)
+        self._files.append(self._name, memoryview(struct.pack("<BHH", last, size, size ^ 0xFFFF) + data))
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\r\n') else text
+
+
+def _metric(count: int) -> str:
+    """Three digits and a unit, as datatrove writes it: 28.3 kT."""
+    power = (len(str(count)) - 1) // 3
+    value = count / 1000**power
+    return f"{value:.{max(0, 3 - len(str(int(value))))}f} {' kMGTPE'[power].strip()}T"
