@@ -90,7 +90,7 @@ def _check_types(content: dict[str, Any]) -> None:
     numbers += [*content["counts"].values(), *(entry["bytes"] or 0 for entry in content["job"]["inputs"])]
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise ValueError("a count is not a whole number")
-    if content["dtype"] not in ("uint16", "uint32") or type(content["job"]["vocabulary_size"]) is not int:
+    if content["dtype"] not in ("uint16", "uint32") or type(content["job"]["vocabulary_size"]) not in (int, type(None)):
         raise ValueError("dtype or vocabulary_size is not one")
     for file in listed:
         check_name(file["name"])
