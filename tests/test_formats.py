@@ -249,20 +249,21 @@ def test_modded_nanogpt_gets_its_end_of_text_token_even_for_a_single_text(tmp_pa
     assert prepare(spec).manifest.eot_side == "before"
 
 
-def test_thousands_of_shards_need_few_descriptors(tmp_path):
+def test_many_shards_need_few_descriptors(tmp_path):
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     (tmp_path / "a.txt").write_text("##".join(DOCUMENTS * 4))
     spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", separator="##", format="shards", shard_tokens=50)
     resource.setrlimit(
-        resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 40 if os.path.isdir("/proc") else 120, hard)
+        resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 90 if os.path.isdir("/proc") else 160, hard)
     )
     try:
         made = prepare(spec, limits=Limits(engine="reference", block_bytes=400, checkpoint_seconds=0)).manifest
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert len(made.files) > 300 and all(file.tokens == 50 for file in made.files[:-2] if file.split == "train")
+    train = [file.tokens for file in made.files if file.split == "train"]
+    assert len(train) > 300 and set(train[:-1]) == {50}
 
 
 def test_an_error_in_the_writing_stops_the_job(tmp_path, monkeypatch):

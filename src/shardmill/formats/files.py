@@ -15,7 +15,7 @@ from shardmill.storage import GrowingFile
 # Checksums are kept for stretches of this size, so that a damaged one can be named and a job resumed.
 SEGMENT_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
-_OPEN_FULL = 32
+_OPEN_FULL = 32  # twice as many while a checkpoint is under way
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
