@@ -7,7 +7,6 @@ Speed is best of N, all contenders taking turns, so that a noisy neighbour distu
 """
 
 import argparse
-import contextlib
 import dataclasses
 import datetime
 import itertools
@@ -15,86 +14,26 @@ import json
 import os
 import platform
 import re
-import shutil
 import string
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+import bench_files
 import numpy as np
 import psutil  # type: ignore[import-untyped]
+from bench_base import MB, MIB, SHARDMILL, Cost, Row, prepare, run
 
-MB = 1_000_000
-MIB = 1 << 20
-SHARDMILL = str(Path(sys.executable).with_name("shardmill"))
-LIMITS = ("--max-memory", "512MiB", "--progress", "none", "-q")
 SAMPLE = Path(__file__).resolve().parent.parent / "samples/tinyshakespeare.txt"
 SLICE_BYTES = 4 * MIB
 SCRIPT_BYTES = 16 * MB  # the usual script is slow, and no faster on more
 SHORTEST_SECONDS = 0.3  # a run that takes less than this beyond start-up measures only the noise of start-up
-SAMPLE_SECONDS = 0.02
 DOCUMENT_BYTES = 58
 HAN = "".join(map(chr, range(0x4E00, 0x9FA6)))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
-    """What a process took: seconds on the wall and on all cores, and the most bytes its tree had resident."""
-
-    wall: float
-    cpu: float
-    peak: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """A line of the table; kept is None where nothing was promised."""
-
-    what: str
-    figure: str
-    promised: str = ""
-    kept: bool | None = None
-
-
-# ---- running things
-
-
-def run(command: list[str], *, watch: bool = False) -> Cost:
-    """The cost of one command; watch also sums the memory of the whole process tree, which takes some time of its own."""
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    seen: list[int] = [0]
-    if watch:
-        threading.Thread(target=_watch, args=(process.pid, seen), daemon=True).start()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"bench: exit code {process.returncode} from: {' '.join(command)}")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return Cost(wall=wall, cpu=usage.ru_utime + usage.ru_stime, peak=max(seen[0], usage.ru_maxrss * unit))
-
-
-def _watch(pid: int, seen: list[int]) -> None:
-    root = psutil.Process(pid)
-    while root.is_running():
-        with contextlib.suppress(psutil.NoSuchProcess):  # one of them just ended
-            seen[0] = max(seen[0], sum(each.memory_info().rss for each in [root, *root.children(recursive=True)]))
-        time.sleep(SAMPLE_SECONDS)
-
-
-def prepare(file: Path, *options: str, watch: bool = False) -> Cost:
-    """`shardmill prepare` of one file into a folder that is removed again."""
-    output = file.with_name("output")
-    try:
-        return run([SHARDMILL, "prepare", str(file), "-o", str(output), *LIMITS, *options], watch=watch)
-    finally:
-        shutil.rmtree(output, ignore_errors=True)
 
 
 def child(name: str, file: Path) -> Cost:
@@ -376,7 +315,12 @@ def main() -> None:
         folder = Path(name)
         speed = measure_speed(text, folder, options.repeat)
         memory = measure_memory(text, folder, 10 if options.quick else 1)
-        rows = [*speed_rows(speed, text), *memory_rows(memory, quick=options.quick), *startup_rows(text, folder)]
+        rows = [
+            *speed_rows(speed, text),
+            *memory_rows(memory, quick=options.quick),
+            *startup_rows(text, folder),
+            *bench_files.rows(text, folder, options.repeat),
+        ]
     result = {"format": 1, "quick": options.quick, "machine": stamp(), "rows": rows, "speed": speed, "memory": memory}
     content = json.dumps(result, indent=1, ensure_ascii=False, default=dataclasses.asdict)
     (options.out / "bench.json").write_text(content + "\n", encoding="utf-8")

@@ -1,0 +1,174 @@
+"""The part of the bench about files: the same documents from each kind of input, into each format, and between formats."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bench_base import MB, MIB, SHARDMILL, Cost, Row, prepare, run
+
+SEPARATOR = "<|endoftext|>"
+DOCUMENT_CHARACTERS = 1900
+FORMATS = ("shards", "build-nanogpt", "llmc", "megatron", "datatrove")
+
+
+def make_inputs(text: Path, folder: Path) -> dict[str, Path]:
+    """Paragraphs of the text, put together to documents of a web page's length, in each kind of file."""
+    documents, parts, length = [], [], 0
+    for paragraph in re.split(r"\n\n+", text.read_text(encoding="utf-8")):
+        parts.append(paragraph)
+        length += len(paragraph)
+        if length > DOCUMENT_CHARACTERS:
+            documents.append("\n\n".join(parts))
+            parts, length = [], 0
+    files = {name: folder / name for name in ("documents.txt", "documents.jsonl", "documents.parquet")}
+    files["documents.txt"].write_text(SEPARATOR.join(documents), encoding="utf-8")
+    with open(files["documents.jsonl"], "w", encoding="utf-8") as lines:
+        for number, document in enumerate(documents):
+            record = {
+                "id": f"document-{number}",
+                "text": document,
+                "url": f"https://example.org/{number}",
+                "score": 0.5,
+            }
+            lines.write(json.dumps(record, ensure_ascii=False) + "\n")
+    table = pa.table({"id": [str(n) for n in range(len(documents))], "text": documents})
+    pq.write_table(table, files["documents.parquet"], compression="zstd", row_group_size=10_000)
+    files["documents.jsonl.zst"] = folder / "documents.jsonl.zst"
+    with (
+        open(files["documents.jsonl"], "rb") as unpacked,
+        pa.OSFile(str(files["documents.jsonl.zst"]), "wb") as raw,
+        pa.CompressedOutputStream(raw, "zstd") as packed,
+    ):
+        shutil.copyfileobj(unpacked, packed)
+    return files
+
+
+def best_of(repeat: int, contenders: dict[str, Callable[[], Cost]]) -> dict[str, Cost]:
+    """All contenders in turn, the best wall and CPU time of each, and the highest peak."""
+    costs: dict[str, list[Cost]] = {name: [] for name in contenders}
+    for _ in range(repeat):
+        for name, measure in contenders.items():
+            costs[name].append(measure())
+    return {
+        name: Cost(wall=min(c.wall for c in many), cpu=min(c.cpu for c in many), peak=max(c.peak for c in many))
+        for name, many in costs.items()
+    }
+
+
+def input_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[Row]:
+    """Each kind of input against plain text of the same documents, 2 workers, start-up subtracted."""
+    small = folder / "small.jsonl"
+    small.write_text('{"text": "A short document."}\n' * 20)
+
+    def mill(file: Path) -> Callable[[], Cost]:
+        options = ("--separator", SEPARATOR) if file.suffix == ".txt" else ()
+        return lambda: prepare(file, "--workers", "2", *options, watch=file.suffix == ".parquet")
+
+    best = best_of(repeat, {"small": mill(small), **{name: mill(file) for name, file in files.items()}})
+    plain = best["documents.txt"].wall - best["small"].wall
+    rows = []
+    for name, promised in (("documents.jsonl", 0.7), ("documents.parquet", 0.7), ("documents.jsonl.zst", 0.6)):
+        share = plain / (best[name].wall - best["small"].wall)
+        by_cpu = (best["documents.txt"].cpu - best["small"].cpu) / (best[name].cpu - best["small"].cpu)
+        kind = name.partition(".")[2].replace("parquet", "parquet (zstd)")
+        figure = f"{share:.2f} (by CPU time {by_cpu:.2f})"
+        rows.append(Row(f"{kind} / plain text of the same documents", figure, f"≥ {promised}", share >= promised))
+    peak = best["documents.parquet"].peak / MIB
+    rows.append(Row("peak memory: parquet", f"{peak:.0f} MiB", "≤ 512 MiB", peak <= 512))
+    return rows
+
+
+def format_rows(files: dict[str, Path], repeat: int) -> list[Row]:
+    """Each format against raw train.bin, by CPU time, which is steadier; 10M tokens in a shard."""
+    source = files["documents.txt"]
+    common = ("--workers", "1", "--separator", SEPARATOR, "--val-fraction", "0.01")
+
+    def mill(name: str) -> Callable[[], Cost]:
+        shards = () if name in ("megatron", "datatrove", "nanogpt") else ("--shard-tokens", "10M")
+        split = ("--split", "hash") if name == "build-nanogpt" else ()
+        return lambda: prepare(source, *common, "--format", name, *shards, *split)
+
+    best = best_of(repeat, {name: mill(name) for name in ("nanogpt", *FORMATS)})
+    rows = []
+    for name in FORMATS:
+        more = best[name].cpu / best["nanogpt"].cpu - 1
+        rows.append(Row(f"CPU time of --format {name} over nanogpt's", f"{more:+.1%}", "≤ 5 %", more <= 0.05))
+    return rows
+
+
+def transfer_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[Row]:
+    """merge and convert against cp of the same cached files, and verify."""
+    made = folder / "made"
+    command = [SHARDMILL, "prepare", str(files["documents.txt"]), "-o", str(made), "--separator", SEPARATOR, "-q"]
+    subprocess.run([*command, "--progress", "none"], check=True)
+    size = sum(file.stat().st_size for file in made.glob("*.bin"))
+    tiny = folder / "tiny"
+    (folder / "tiny.txt").write_text("A short document.##" * 50)
+    command = [SHARDMILL, "prepare", str(folder / "tiny.txt"), "-o", str(tiny), "--separator", "##", "-q"]
+    subprocess.run([*command, "--progress", "none"], check=True)
+
+    def once(*command: str) -> Callable[[], Cost]:
+        def measure() -> Cost:
+            shutil.rmtree(folder / "new", ignore_errors=True)
+            return run(list(command))
+
+        return measure
+
+    new = str(folder / "new")
+    best = best_of(
+        repeat,
+        {
+            "cp": once("cp", "-r", str(made), new),
+            "merge start": once(SHARDMILL, "merge", str(tiny), str(tiny), "-o", new),
+            "merge": once(SHARDMILL, "merge", str(made), str(made), "-o", new),
+            "convert start": once(SHARDMILL, "convert", str(tiny), "--to", "megatron", "-o", new),
+            "convert": once(SHARDMILL, "convert", str(made), "--to", "megatron", "-o", new),
+            "verify start": once(SHARDMILL, "verify", str(tiny)),
+            "verify": once(SHARDMILL, "verify", str(made)),
+        },
+    )
+    shutil.rmtree(new, ignore_errors=True)
+    cp = size / best["cp"].wall
+    merge = 2 * size / (best["merge"].wall - best["merge start"].wall)
+    convert = size / (best["convert"].wall - best["convert start"].wall)
+    verify = size / (best["verify"].wall - best["verify start"].wall)
+    return [
+        Row("cp of train.bin and val.bin", f"{cp / MB:,.0f} MB/s"),
+        Row("merge / cp, start-up not counted", f"{merge / cp:.2f}", "≥ 0.8", merge >= 0.8 * cp),
+        Row("convert to megatron / cp, start-up not counted", f"{convert / cp:.2f}", "≥ 0.8", convert >= 0.8 * cp),
+        Row("verify, start-up not counted", f"{verify / MB:,.0f} MB/s"),
+    ]
+
+
+def checkpoint_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[Row]:
+    """What checkpoints every second cost against none at all, in one process each, milling alone."""
+    program = (
+        "import sys, shardmill; from shardmill import Limits, Spec\n"
+        "often = dict(checkpoint_seconds=1e9, checkpoint_bytes=1 << 60) if sys.argv[3] == 'never' else {}\n"
+        "made = shardmill.prepare(Spec(inputs=[sys.argv[1]], output=sys.argv[2], separator='<|endoftext|>'),\n"
+        "    limits=Limits(max_memory=512 << 20, **often), overwrite=True)\n"
+        "print(made.run['milling_seconds'])\n"
+    )
+    python = str(Path(SHARDMILL).with_name("python"))
+    best: dict[str, float] = {}
+    for how in ("never", "second") * repeat:
+        command = [python, "-c", program, str(files["documents.txt"]), str(folder / "checkpoints"), how]
+        seconds = float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        best[how] = min(seconds, best.get(how, seconds))
+    more = best["second"] / best["never"] - 1
+    return [Row("wall time of checkpoints every second over none", f"{more:+.1%}", "≤ 3 %", more <= 0.03)]
+
+
+def rows(text: Path, folder: Path, repeat: int) -> list[Row]:
+    files = make_inputs(text, folder)
+    return [
+        *input_rows(files, folder, repeat),
+        *format_rows(files, repeat),
+        *transfer_rows(files, folder, repeat),
+        *checkpoint_rows(files, folder, repeat),
+    ]
