@@ -1,14 +1,12 @@
 """What all tests share: seeded property tests, tokenizers loaded once, and a GPT-2 tokenizer.json made on the spot."""
 
 import json
-from functools import lru_cache
 
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
 
-import samples
-from shardmill.tokens.tokenizer import ENCODINGS, byte_alphabet, load, read_ranks
+from given_texts import load_once
+from shardmill.tokens.tokenizer import ENCODINGS, byte_alphabet, read_ranks
 
 settings.register_profile(
     "shardmill",
@@ -18,22 +16,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
 settings.load_profile("shardmill")
-
-load_once = lru_cache(maxsize=8)(load)
-
-
-@st.composite
-def _snippets(draw):
-    text = draw(st.sampled_from(list(samples.SAMPLES.values())))
-    start = draw(st.integers(0, len(text) - 1))
-    return text[start : start + draw(st.integers(1, 40))]
-
-
-def texts(*, max_pieces):
-    """Snippets of the samples, nasty characters and any Unicode, in a row."""
-    unicode = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-    piece = st.one_of(_snippets(), _snippets(), st.sampled_from(samples.NASTY), unicode)
-    return st.lists(piece, max_size=max_pieces).map("".join)
 
 
 @pytest.fixture(params=list(ENCODINGS))

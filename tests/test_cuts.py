@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import reference
 import samples
-from conftest import load_once, texts
+from given_texts import load_once, texts
 from shardmill.cuts import CONTEXT_BYTES, Cuts
 from shardmill.tokens.tokenizer import ENCODINGS, read_ranks
 

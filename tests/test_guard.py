@@ -12,7 +12,7 @@ import pytest
 
 import reference
 import samples
-from conftest import load_once
+from given_texts import load_once
 from shardmill.tokens import guard
 from shardmill.tokens.encoder import Encoder, choose_engines
 from shardmill.tokens.gigatoken import Gigatoken

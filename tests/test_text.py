@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import samples
-from conftest import load_once, texts
+from given_texts import load_once, texts
 from shardmill.documents import text
 from shardmill.documents.text import (
     BOM,

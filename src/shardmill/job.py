@@ -1,7 +1,9 @@
 """A Spec → a Job: every question answered before the work begins."""
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from shardmill.formats.registry import Output
 from shardmill.formats.shards import TokenType
 from shardmill.manifest import when
 from shardmill.names import show
+from shardmill.plan import Block
 from shardmill.sources import InputFile, find_inputs
 from shardmill.spec import Limits, Spec, Split
 from shardmill.split import Splitter
@@ -187,9 +190,9 @@ def choose_splitter(
         found.count, found.highest, found.lowest = left["count"], left["highest"], left["lowest"]
         start = Position(**left["position"])
     saved = time.monotonic()
-    for block in plan.blocks(job.files, rules, start):
+    for block, keys in _blocks_with_keys(job, start):
+        found.add(keys)
         for part in block.parts:
-            found.add(_keys(job, part))
             if isinstance(part, Part) and part.starts and len(rules.known) < _KNOWN_PARTS:
                 rules.known[part.file, part.offset] = Passages(  # no need to find them again
                     starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced, last=not part.open
@@ -211,6 +214,27 @@ def choose_splitter(
     splitter = split.by_threshold(fraction) if enough else split.by_lowest(found, fraction)
     save({"limit": splitter.limit})
     return splitter
+
+
+def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[int]]]:
+    """Records are taken apart beside the reading; for plain text, handing it over would cost more than it saves."""
+    blocks = plan.blocks(job.files, job.rules, start)
+
+    def keys(block: Block) -> list[int]:
+        return [key for part in block.parts for key in _keys(job, part)]
+
+    if job.plain:
+        yield from ((block, keys(block)) for block in blocks)
+        return
+    with ThreadPoolExecutor(job.budget.workers) as pool:
+        under_way: deque[tuple[Block, Future[list[int]]]] = deque()
+        for block in blocks:
+            under_way.append((block, pool.submit(keys, block)))
+            if len(under_way) > job.budget.workers:
+                first, result = under_way.popleft()
+                yield first, result.result()
+        for first, result in under_way:
+            yield first, result.result()
 
 
 def _keys(job: Job, part: plan.Part) -> list[int]:

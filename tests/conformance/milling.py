@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from conftest import load_once
+from given_texts import load_once
 from shardmill import block as blocks
 from shardmill import job as jobs
 from shardmill import mill, plan

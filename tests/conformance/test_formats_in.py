@@ -12,7 +12,7 @@ from milling import job_of, mill_blocks, mill_files, prepare_files
 
 import reference
 import samples
-from conftest import texts
+from given_texts import texts
 from shardmill import plan
 
 DOCUMENTS = [text[:1500] for text in samples.SAMPLES.values() if "\r" not in text and SEPARATOR not in text]

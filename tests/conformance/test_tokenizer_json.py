@@ -12,7 +12,7 @@ from milling import BLOCK_BYTES, PLENTY, folder_of, mill_text, np, prepare_files
 
 import reference
 import samples
-from conftest import texts
+from given_texts import texts
 from shardmill import mill
 from shardmill.spec import Limits, Spec
 from shardmill.tokens import guard

@@ -9,7 +9,7 @@ from milling import BLOCK_BYTES, mill_files, mill_text, prepare_files
 
 import reference
 import samples
-from conftest import texts
+from given_texts import texts
 from shardmill.errors import InputError
 from shardmill.tokens.tokenizer import ENCODINGS
 

@@ -7,7 +7,7 @@ from milling import BLOCK_BYTES, mill_text, prepare_files
 
 import reference
 import samples
-from conftest import texts
+from given_texts import texts
 from shardmill.cuts import Cuts
 from shardmill.errors import MismatchError
 

@@ -18,11 +18,11 @@ def test_every_run_between_kills_makes_progress_and_little_is_done_twice(inputs)
     """With the checkpoints that a user has: each second, or 128 MiB."""
     usual = {"checkpoint_seconds": 1.0, "checkpoint_bytes": 128 << 20, "block_bytes": 128 << 10}
     text = (inputs / "long.txt").read_bytes()
-    (inputs / "hour.txt").write_bytes(text * 16)
+    (inputs / "hour.txt").write_bytes(text * 24)
     args = [argument.replace("long.txt", "hour.txt") for argument in command("long", output="hour")]
     before, kills = Checkpoint(), 0
     for _ in range(20):
-        (end,) = drive(inputs, [{"args": args, "after": 3.0, "limits": usual}])
+        (end,) = drive(inputs, [{"args": args, "after": 2.2, "limits": usual}])
         if end["code"] == 0:
             break
         kills += 1

@@ -21,8 +21,8 @@ from shardmill.names import show
 from shardmill.reading import Reader
 from shardmill.rejects import Reject
 
-# Each document of a block takes some 200 bytes beside its text.
-_MAX_DOCUMENTS = 16 << 10
+# Each document of a block takes some 400 bytes beside its text.
+_MAX_DOCUMENTS = 8 << 10
 _LOOK_BYTES = 256 << 10
 
 
