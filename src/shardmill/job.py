@@ -1,5 +1,6 @@
 """A Spec → a Job: every question answered before the work begins."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -187,22 +188,28 @@ def choose_splitter(
         return Splitter(mode="hash", limit=int(left["limit"]))
     found, start = split.Lowest(), BEGINNING
     if left is not None:
-        found.count, found.highest, found.lowest = left["count"], left["highest"], left["lowest"]
+        found.records, found.count = left["records"], left["count"]
+        found.highest, found.lowest = left["highest"], left["lowest"]
         start = Position(**left["position"])
     saved = time.monotonic()
-    for block, keys in _blocks_with_keys(job, start):
+    glance = left is None and rules.wanted is None and not job.plain
+    if glance and plan.has_records(job.files, rules, split.enough(fraction)):
+        found.records = math.ceil(split.enough(fraction))
+    for block, keys, records in _blocks_with_keys(job, start) if not _is_enough(found, job) else ():
         found.add(keys)
+        found.records += records
         for part in block.parts:
             if isinstance(part, Part) and part.starts and len(rules.known) < _KNOWN_PARTS:
                 rules.known[part.file, part.offset] = Passages(  # no need to find them again
                     starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced, last=not part.open
                 )
         report(block.input_bytes)
-        if found.count >= split.enough(fraction):
+        if _is_enough(found, job):
             break
         if time.monotonic() - saved >= 1.0:
             save(
                 {
+                    "records": found.records,
                     "count": found.count,
                     "highest": found.highest,
                     "lowest": found.lowest,
@@ -210,42 +217,47 @@ def choose_splitter(
                 }
             )
             saved = time.monotonic()
-    enough = found.count >= split.enough(fraction)
-    splitter = split.by_threshold(fraction) if enough else split.by_lowest(found, fraction)
+    splitter = split.by_threshold(fraction) if _is_enough(found, job) else split.by_lowest(found, fraction)
     save({"limit": splitter.limit})
     return splitter
 
 
-def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[int]]]:
+def _is_enough(found: split.Lowest, job: Job) -> bool:
+    """Of a sample, only what is in it counts."""
+    return (found.records if job.rules.wanted is None else found.count) >= split.enough(job.val_fraction)
+
+
+def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[int], int]]:
     """Records are taken apart beside the reading; for plain text, handing it over would cost more than it saves."""
     blocks = plan.blocks(job.files, job.rules, start)
 
-    def keys(block: Block) -> list[int]:
-        return [key for part in block.parts for key in _keys(job, part)]
+    def keys(block: Block) -> tuple[list[int], int]:
+        found = [_keys(job, part) for part in block.parts]
+        return [key for keys, _ in found for key in keys], sum(records for _, records in found)
 
     if job.plain:
-        yield from ((block, keys(block)) for block in blocks)
+        yield from ((block, *keys(block)) for block in blocks)
         return
     with ThreadPoolExecutor(job.budget.workers) as pool:
-        under_way: deque[tuple[Block, Future[list[int]]]] = deque()
+        under_way: deque[tuple[Block, Future[tuple[list[int], int]]]] = deque()
         for block in blocks:
             under_way.append((block, pool.submit(keys, block)))
             if len(under_way) > job.budget.workers:
                 first, result = under_way.popleft()
-                yield first, result.result()
+                yield first, *result.result()
         for first, result in under_way:
-            yield first, result.result()
+            yield first, *result.result()
 
 
-def _keys(job: Job, part: plan.Part) -> list[int]:
-    """The keys of what a Part will write. A bad record is told by the work itself, in its turn."""
+def _keys(job: Job, part: plan.Part) -> tuple[list[int], int]:
+    """The keys of what a Part will write, and how many records it has. A bad one is told by the work itself, in its turn."""
     base = job.bases[part.file]
     if isinstance(part, Part) and job.spec.on_error != "skip":  # whether it is UTF-8 does not matter here
-        return text.keys_of(part, base, job.rules)
+        return text.keys_and_count(part, base, job.rules)
     try:
         return part.checked(job.rules).keys(base, job.rules)
     except InputError:
-        return []
+        return [], 0
 
 
 def _val_choice(spec: Spec) -> tuple[Split, float]:

@@ -25,8 +25,9 @@ _LOOKS = 32
 class Checked(Protocol):
     """A Part that was found to be good, or of which is known what is not."""
 
-    def keys(self, base: int, rules: TextRules, /) -> list[int]:
-        """What decides the split of each document or passage that begins in it and will be written."""
+    def keys(self, base: int, rules: TextRules, /) -> tuple[list[int], int]:
+        """What decides the split of each document or passage that begins in it and will be written; and how many
+        records, documents or passages begin in it, the empty and the bad ones too."""
 
     def pieces(self, base: int, rules: TextRules, is_val: Callable[[int], bool], /) -> Pieces: ...
 
@@ -150,6 +151,26 @@ def look(files: Sequence[InputFile], asked: InputFormat, field: str) -> Look:
             if found in ("parquet", "arrow"):
                 columns.return_memory()
     return Look(plain=plain, window=window, held=held)
+
+
+def has_records(files: Sequence[InputFile], rules: TextRules, enough: float) -> bool:
+    """Whether there are surely so many records, as a glance at files of JSON lines and Parquet tells; no otherwise."""
+    for file in files:
+        try:
+            with open_input(file) as opened:
+                reader = detect.uncompressed(opened, max_window=rules.max_window)
+                match detect.format_of(reader, rules.input_format):
+                    case "parquet":
+                        enough -= parquet.rows(reader, rules.field)
+                    case "jsonl" if jsonl.has_lines(reader, enough):
+                        return True
+                    case _:
+                        return False
+        except InputError:
+            return False  # told in its turn
+        if enough <= 0:
+            return True
+    return False
 
 
 def is_text(file: InputFile, asked: InputFormat) -> bool:

@@ -69,6 +69,8 @@ class Lowest:
     """The lowest of many keys, as many as a small input can need, and what else must be known of all of them."""
 
     def __init__(self) -> None:
+        self.records = 0
+        """All that were seen, also those that are empty and have no key."""
         self.count = 0
         self.highest = -1
         self.lowest: list[int] = []

@@ -23,6 +23,7 @@ from shardmill.documents.rules import BOM, TextRules, block_bytes, growing
 from shardmill.reading import Reader
 
 _HEAD_BYTES = 64 << 10
+_GLANCE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +108,7 @@ def read_parts(
             at = long.following
             line += 1
         elif data:
-            lines = data.count(newline) + (not data.endswith(newline))
+            lines = _count(data, newline) + (not data.endswith(newline))
             part = LinesPart(
                 file=start.file,
                 path=reader.path,
@@ -146,9 +147,14 @@ def _whole_lines(reader: Reader, at: int, newline: bytes, about: int, longest: i
             break
     else:
         return None
-    if data.count(newline, 0, end) > MAX_RECORDS:
+    if end > MAX_RECORDS and _count(data[:end], newline) > MAX_RECORDS:
         end = sum(len(line) + len(newline) for line in data.split(newline, MAX_RECORDS)[:-1])
     return data[:end]
+
+
+def _count(data: bytes, newline: bytes) -> int:
+    """As bytes.count, but for one byte, and five times as fast."""
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == newline[0]))
 
 
 class _LongLine:
@@ -210,6 +216,22 @@ def _pass_line(reader: Reader, at: int, newline: bytes) -> int:
         reader.done_until(at)
         if not data:
             return at
+
+
+def has_lines(reader: Reader, enough: float) -> bool:
+    """Whether there are surely so many records, as a glance tells: lines that end an object."""
+    found, at, before = 0, 0, b""
+    while found < enough and (data := reader.read(at, _GLANCE_BYTES)):
+        characters = np.frombuffer(before + data, np.uint8)
+        ends = np.flatnonzero(characters == ord("\n"))
+        ends = ends[ends >= 2]
+        last, earlier = characters[ends - 1], characters[ends - 2]
+        found += int(((last == ord("}")) | ((last == ord("\r")) & (earlier == ord("}")))).sum())
+        at, before = at + len(data), data[-2:]
+        reader.done_until(at)
+        if b"\n" in before:  # it would be counted again
+            before = b""
+    return found >= enough
 
 
 def _parse_all(data: bytes, newline: bytes, field: _Field) -> list[bytes] | None:

@@ -54,6 +54,10 @@ def read_parts(
         first = end
 
 
+def rows(reader: Reader, field: str) -> int:
+    return int(_open(reader, 0, 0, field).file.metadata.num_rows)
+
+
 def largest_page(reader: Reader, field: str) -> int:
     """The largest page in the first row group: what must be held at once, if the others are like it."""
     column = _open(reader, 0, 0, field)

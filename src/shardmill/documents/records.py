@@ -85,8 +85,9 @@ class Records:
         """A bad record: an error, or left out, as the rules have it."""
         refuse(self.found, self.place(number, offset), rules, reason, repairable=repairable)
 
-    def keys(self, _base: int, rules: TextRules) -> list[int]:
-        return self._keys(self._wanted(rules), rules)
+    def keys(self, _base: int, rules: TextRules) -> tuple[list[int], int]:
+        besides = sum(n for _, name, n in self.found.events if name in ("documents_empty", "documents_rejected"))
+        return self._keys(self._wanted(rules), rules), len(self.found.data) + besides
 
     def pieces(self, _base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
         found = self._wanted(rules)
@@ -147,8 +148,8 @@ class Counted:
             refuse(Pieces(), self.place, rules, self.complaint)
         return self
 
-    def keys(self, _base: int, _rules: TextRules) -> list[int]:
-        return []
+    def keys(self, _base: int, _rules: TextRules) -> tuple[list[int], int]:
+        return [], self.empty + (0 if self.complaint is None else self.rejected)
 
     def pieces(self, _base: int, _rules: TextRules, _is_val: Callable[[int], bool]) -> Pieces:
         found = Pieces()
@@ -187,8 +188,8 @@ class ValuePart:
     def checked(self, _rules: TextRules) -> "ValuePart":
         return self
 
-    def keys(self, _base: int, rules: TextRules) -> list[int]:
-        return text.keys_of(self.inner, self.where, whole(rules))
+    def keys(self, _base: int, rules: TextRules) -> tuple[list[int], int]:
+        return text.keys_and_count(self.inner, self.where, whole(rules))
 
     def pieces(self, _base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
         found = text.pieces_of(self.inner, self.where, whole(rules), is_val)

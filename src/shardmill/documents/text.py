@@ -79,10 +79,10 @@ class Text:
     part: Part
     invalid: bool
 
-    def keys(self, base: int, rules: TextRules) -> list[int]:
+    def keys(self, base: int, rules: TextRules) -> tuple[list[int], int]:
         if self.invalid and rules.on_error == "skip":
             rules = dataclasses.replace(rules, wanted=_and_valid(rules.wanted))
-        return keys_of(self.part, base, rules)
+        return keys_and_count(self.part, base, rules)
 
     def pieces(self, base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
         found = pieces_of(self.part, base, rules, is_val, invalid=self.invalid)
@@ -136,23 +136,30 @@ def pieces_of(
 
 def keys_of(part: Part, base: int, rules: TextRules) -> list[int]:
     """The keys of the documents or passages that begin in this Part, those aside that are empty or not wanted."""
+    return keys_and_count(part, base, rules)[0]
+
+
+def keys_and_count(part: Part, base: int, rules: TextRules) -> tuple[list[int], int]:
+    """The keys, and how many documents or passages begin, the empty ones too."""
     wanted = rules.wanted
     if part.dropped:
-        return []
+        return [], 0
     if part.open and not part.starts:
-        return list(part.keys)
+        return list(part.keys), len(part.keys)
     if part.starts:
-        if wanted is None:
-            return list(part.keys)
-        return [key for key, data in zip(part.keys, _passages(part), strict=True) if wanted(data[:PASSAGE_HEAD])]
+        keys = list(part.keys)
+        if wanted is not None:
+            keys = [key for key, data in zip(keys, _passages(part), strict=True) if wanted(data[:PASSAGE_HEAD])]
+        return keys, len(part.keys)
     documents = _documents(part, rules.separator)
     if part.continues:
         del documents[0]
-    return [
+    keys = [
         rules.key(text[:DOCUMENT_HEAD], base + part.offset + offset)
         for text, offset in documents
         if text and (wanted is None or wanted(text[:DOCUMENT_HEAD]))
     ]
+    return keys, len(documents)
 
 
 def _passages(part: Part) -> list[bytes]:
