@@ -146,7 +146,7 @@ def read(folder: Path) -> Left | None:
             if "job" in line:
                 left.job = dict(line["job"])
             elif "split" in line:
-                left.split = dict(line["split"])
+                left.split = _split(line["split"])
             else:
                 left.checkpoint = _checkpoint(line["checkpoint"], left.checkpoint)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as e:
@@ -224,6 +224,18 @@ def _valid_lines(data: bytes) -> tuple[list[dict[str, Any]], int, bytes]:
     return lines, valid, chain
 
 
+def _split(line: dict[str, Any]) -> dict[str, Any]:
+    numbers = {name: value for name, value in line.items() if name not in ("lowest", "position", "highest")}
+    for number in (*numbers.values(), *line.get("lowest", ()), *line.get("position", {}).values()):
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{number!r} is not a whole number")
+    if "limit" not in line:
+        Position(**line["position"])
+        if not {"records", "count", "highest", "lowest"} <= line.keys() or type(line["highest"]) is not int:
+            raise ValueError("the first pass is not told in full")
+    return dict(line)
+
+
 def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
     files = dict(before.files) if before else {}
     for name, state in line["files"].items():
@@ -232,6 +244,9 @@ def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
         files[name] = FileState(bytes=int(state["bytes"]), checksums=(*older, *state["more"]), tail=state["tail"])
     for name in line["gone"]:
         files.pop(name, None)
+    for number in (line["index"], line["tokens"], line["ended"], *line["position"].values(), *line["counts"].values()):
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{number!r} is not a whole number")
     return Checkpoint(
         index=int(line["index"]),
         position=Position(**line["position"]),

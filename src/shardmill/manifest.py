@@ -1,6 +1,7 @@
 """The finished job → manifest.json: what was made, of what, by which choices. Present only when the job is complete (I3)."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -17,6 +18,11 @@ FORMAT = 1
 NAME = "manifest.json"
 RUN_NAME = "run.json"
 _LARGEST = 1 << 30
+# All names that the formats give, so that a made-up manifest or journal cannot have other files replaced.
+_OURS = re.compile(
+    r"((edufineweb_|fineweb_)?(train|val)[-_]?[0-9]*\.(bin|npy|ds|ds\.index|ds\.metadata|idx|ends|places|rows|csv\.gz))|rejects\.jsonl",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +84,9 @@ def dump(content: dict[str, Any]) -> bytes:
 
 
 def check_name(name: Any) -> None:
-    """A name in a manifest or journal means a file in its own folder. It may have been written by a stranger."""
-    if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable() or set(name) & set("/\\:"):
-        raise ValueError(f"{name!r} is not the name of a file in this folder")
+    """A name in a manifest or journal means a file that some format writes. It may have been written by a stranger."""
+    if not isinstance(name, str) or not _OURS.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a file that shardmill writes")
 
 
 def _check_types(content: dict[str, Any]) -> None:

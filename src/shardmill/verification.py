@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
-from shardmill import journal, manifest, rejects
+from shardmill import corpus, ends, journal, manifest, rejects
 from shardmill.block import Milled
 from shardmill.documents.pieces import BEGINNING
-from shardmill.errors import MismatchError, OutputError, UsageError
+from shardmill.errors import InputError, MismatchError, OutputError, UsageError
 from shardmill.formats.files import SEGMENT_BYTES
 from shardmill.formats.shards import SPLITS, Shard, SideFile, SplitName, Tokens
 from shardmill.job import Job, choose_splitter, describe, make_job
@@ -98,6 +98,7 @@ def verify(
         problems += _check_file(folder, made, file, lambda read: report(done + read, total))  # noqa: B023
         done += file.bytes
     problems += _check_counts(folder, made)
+    problems += _check_ends(folder) if not problems else []
     checked = Verified(
         output=folder, problems=tuple(problems[:_MOST_PROBLEMS]), files=len(listed), bytes=total, tokens=made.tokens
     )
@@ -202,6 +203,20 @@ def _check_counts(folder: Path, made: Manifest) -> list[Problem]:
             )
         )
     return problems
+
+
+def _check_ends(folder: Path) -> list[Problem]:
+    """Where there is an index: documents end in order, within the tokens, and the last with them."""
+    try:
+        for split in corpus.open_corpus(folder).splits.values():
+            if split.ends is not None:
+                last = max((int(some[-1]) for some in ends.chunks(split.ends) if len(some)), default=0)
+                if last != len(split):
+                    what = f"the last document ends at token {last:,}, and {split.name} has {len(split):,}"
+                    return [Problem(file=split.ends[-1].path.name, what=what)]
+    except (InputError, OutputError) as e:
+        return [Problem(file=manifest.NAME, what=str(e))]
+    return []
 
 
 def _verify_source(
