@@ -1,6 +1,7 @@
 """The reader of plain text: Parts that are consecutive and complete, and documents that are what split gives."""
 
 import codecs
+import dataclasses
 import itertools
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 import samples
 from given_texts import load_once, texts
+from shardmill import plan
 from shardmill.documents import text
+from shardmill.documents.pieces import BEGINNING
 from shardmill.documents.text import (
     BOM,
     Position,
@@ -21,7 +24,7 @@ from shardmill.documents.text import (
     refuse_other_encodings,
 )
 from shardmill.errors import InputError
-from shardmill.reading import InputReader
+from shardmill.reading import InputFile, InputReader
 from shardmill.split import content_key
 
 BLOCK_BYTES = (1, 3, 7, 64, 1000, 1 << 20)
@@ -257,3 +260,23 @@ def test_a_passage_begins_at_the_border_asked_for(path):
     for border in (1, 5000, 50_000, len(data) - 500):
         starts = passage_starts(path, data, passage_bytes=4096, border=border)
         assert any(border <= start <= border + 20 for start in starts)
+
+
+@pytest.mark.parametrize("block_bytes", [64, 1000, 5000, 1 << 20])
+@settings(max_examples=30)
+@given(text=texts(max_pieces=20), times=st.integers(1, 40), mark=st.booleans())
+def test_a_survey_finds_the_passages_that_reading_finds(tmp_path, text, times, mark, block_bytes):
+    """It reads only the places that decide, so it must know all of them."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(BOM * mark + ((samples.ALL[:3000] + text) * times).encode())
+    how = rules(passage_bytes=500, block_bytes=block_bytes, max_run_bytes=4000)
+    file = InputFile(path=str(path), size=path.stat().st_size, modified_ns=path.stat().st_mtime_ns)
+    found = [
+        (block.after.offset, keys)
+        for block, keys, _ in plan.survey([file], dataclasses.replace(how, known={}), BEGINNING)
+    ]
+    with InputReader(str(path)) as reader:
+        parts = list(read_parts(BEGINNING, reader, 0, how))
+    assert [key for _, keys in found for key in keys] == [key for part in parts for key in part.keys]
+    borders = {part.offset + start for part in parts for start in part.starts} | {path.stat().st_size}
+    assert {offset for offset, _ in found} <= borders and found[-1][0] == path.stat().st_size

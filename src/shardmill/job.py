@@ -13,7 +13,7 @@ from shardmill import budget, machine, plan, reading, split, storage
 from shardmill.budget import Budget, Footprint
 from shardmill.documents import columns, text
 from shardmill.documents.pieces import BEGINNING, Position
-from shardmill.documents.rules import Passages, TextRules
+from shardmill.documents.rules import TextRules
 from shardmill.documents.text import Part
 from shardmill.errors import InputError, UsageError
 from shardmill.formats import registry
@@ -30,8 +30,6 @@ from shardmill.tokens.encoder import Encoder, Engines, choose_engines
 from shardmill.tokens.gigatoken import FEW_PIECES
 from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
 
-# Passages of the first pass that are kept for the second: for some gigabytes of text a few megabytes.
-_KNOWN_PARTS = 8192
 # Looking into more files than this would take longer than a user waits for an answer.
 _SAMPLED_FILES = 4096
 # What this process has resident before the first block when it is the command and nothing else, at most.
@@ -198,11 +196,6 @@ def choose_splitter(
     for block, keys, records in _blocks_with_keys(job, start) if not _is_enough(found, job) else ():
         found.add(keys)
         found.records += records
-        for part in block.parts:
-            if isinstance(part, Part) and part.starts and len(rules.known) < _KNOWN_PARTS:
-                rules.known[part.file, part.offset] = Passages(  # no need to find them again
-                    starts=part.starts, keys=part.keys, end=len(part.data), forced=part.forced, last=not part.open
-                )
         report(block.input_bytes)
         if _is_enough(found, job):
             break
@@ -236,7 +229,11 @@ def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[i
         return [key for keys, _ in found for key in keys], sum(records for _, records in found)
 
     if job.plain:
-        yield from ((block, *keys(block)) for block in blocks)
+        running = all(plan.rules_for(job.files, file, job.rules).passage_bytes for file in job.files)
+        if running and job.rules.wanted is None and job.spec.on_error != "skip":
+            yield from plan.survey(job.files, job.rules, start)
+        else:
+            yield from ((block, *keys(block)) for block in blocks)
         return
     with ThreadPoolExecutor(job.budget.workers) as pool:
         under_way: deque[tuple[Block, Future[tuple[list[int], int]]]] = deque()

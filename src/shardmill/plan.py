@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shardmill.documents import arrow, columns, detect, jsonl, parquet, tables, text
+from shardmill.documents import arrow, columns, detect, jsonl, parquet, passages, tables, text
 from shardmill.documents.compression import MAX_HELD, Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
-from shardmill.documents.rules import FIRST_PART_BYTES, TextRules
+from shardmill.documents.rules import BOM, FIRST_PART_BYTES, TextRules
 from shardmill.errors import InputError
 from shardmill.names import show
 from shardmill.reading import InputReader, Reader, open_input
@@ -20,6 +20,8 @@ from shardmill.spec import WHOLE_FILE_BYTES, InputFormat
 
 _MAX_PARTS = 4096
 _LOOKS = 32
+# Passages of the first pass that are kept for the second: for some gigabytes of text a few megabytes.
+_KNOWN_PARTS = 8192
 
 
 class Checked(Protocol):
@@ -151,6 +153,26 @@ def look(files: Sequence[InputFile], asked: InputFormat, field: str) -> Look:
             if found in ("parquet", "arrow"):
                 columns.return_memory()
     return Look(plain=plain, window=window, held=held)
+
+
+def survey(files: Sequence[InputFile], rules: TextRules, start: Position) -> Iterator[tuple[Block, list[int], int]]:
+    """For the first pass over running text: Blocks without their Parts, the keys of their passages, and how many.
+
+    What is found is kept for the second pass, as far as there is room.
+    """
+    for number, (file, base) in enumerate(zip(files, file_bases(files), strict=True)):
+        if number < start.file or not file.size:
+            continue
+        with open_input(file) as reader:
+            mark = len(BOM) if reader.read(0, len(BOM)) == BOM else 0
+            at = start.offset if number == start.file and start.offset else mark
+            begin = at - mark if at == mark else at
+            for offset, found in passages.survey(reader, base, at, rules):
+                if len(rules.known) < _KNOWN_PARTS:
+                    rules.known[number, offset] = found
+                after = Position(file=number, offset=offset + found.end, begin=mark)
+                done, begin = after.offset - begin, after.offset
+                yield Block(index=0, parts=(), input_bytes=done, after=after), list(found.keys), len(found.keys)
 
 
 def has_records(files: Sequence[InputFile], rules: TextRules, enough: float) -> bool:

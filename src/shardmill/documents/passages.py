@@ -1,9 +1,11 @@
 """Running text → passages with borders that the content decides: what is judged for train or val."""
 
+from collections.abc import Iterator
+
 from xxhash import xxh3_64_intdigest
 
 from shardmill.cuts import CONTEXT_BYTES
-from shardmill.documents.rules import PASSAGE_HEAD, Passages, TextRules, growing
+from shardmill.documents.rules import BOM, FIRST_PART_BYTES, PASSAGE_HEAD, Passages, TextRules, growing
 from shardmill.reading import Reader
 
 # The rules for cuts look back two characters.
@@ -32,6 +34,39 @@ def find_passages(reader: Reader, base: int, at: int, rules: TextRules, block_by
     ]
     last = at_end and end == len(data)
     return data, Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=forced, last=last)
+
+
+def survey(reader: Reader, base: int, at: int, rules: TextRules) -> Iterator[tuple[int, Passages]]:
+    """All passages of the file from a passage's beginning on, some at a time, each time with where they begin.
+
+    As find_passages, but only what decides is read: the beginning of each passage, and the lines where it may end.
+    """
+    last = False
+    while not last:
+        most = min(rules.block_bytes, FIRST_PART_BYTES) if base + at <= len(BOM) else rules.block_bytes
+        starts: list[int] = []
+        keys: list[int] = []
+        end = 0
+        while (border := _glance(reader, base, at + end, rules)) is not None and (border - at <= most or not starts):
+            starts.append(end)
+            keys.append(rules.key(reader.read(at + end, min(PASSAGE_HEAD, border - at - end)), base + at + end))
+            end = border - at
+        found = Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=False, last=False)
+        if not starts:
+            _, found = find_passages(reader, base, at, rules, rules.block_bytes)
+        if found.starts:
+            yield at, found
+        at, last = at + found.end, found.last or not found.starts
+        reader.done_until(at)
+
+
+def _glance(reader: Reader, base: int, at: int, rules: TextRules) -> int | None:
+    """Where the passage that begins there ends, if the lines around its length tell."""
+    assert rules.passage_bytes is not None and reader.size is not None
+    begin = at + max(0, rules.passage_bytes - 2 * BEFORE_BYTES)
+    data = reader.read(begin, 2 * BEFORE_BYTES + rules.passage_bytes // 16 + 2 * CONTEXT_BYTES)
+    border, forced = _next_border(data, at - begin, base + begin, rules, at_end=False, rest=reader.size - at)
+    return None if border is None or forced else begin + border
 
 
 def _next_border(
