@@ -28,7 +28,6 @@ STEPS = (
     "checkpoint-written",
     "checkpoint-synced",
     "files-finished",
-    "files-finished",
     "files-sealed",
     "file-named",
     "names-synced",
