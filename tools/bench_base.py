@@ -38,10 +38,10 @@ class Row:
     kept: bool | None = None
 
 
-def run(command: list[str], *, watch: bool = False) -> Cost:
+def run(command: list[str], *, watch: bool = False, quiet: bool = False) -> Cost:
     """The cost of one command; watch also sums the memory of the whole process tree, which takes some time of its own."""
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL if quiet else None)
     seen: list[int] = [0]
     if watch:
         threading.Thread(target=_watch, args=(process.pid, seen), daemon=True).start()

@@ -13,10 +13,11 @@ from bench_base import MB, MIB, SHARDMILL, Cost, Row, prepare, run
 
 SEPARATOR = "<|endoftext|>"
 DOCUMENT_CHARACTERS = 1900
+NAMES = ("documents.txt", "documents.jsonl", "documents.parquet", "documents.jsonl.zst")
 FORMATS = ("shards", "build-nanogpt", "llmc", "megatron", "datatrove")
 
 
-def make_inputs(text: Path, folder: Path) -> dict[str, Path]:
+def make_inputs(text: Path, folder: Path) -> None:
     """Paragraphs of the text, put together to documents of a web page's length, in each kind of file."""
     documents, parts, length = [], [], 0
     for paragraph in re.split(r"\n\n+", text.read_text(encoding="utf-8")):
@@ -25,7 +26,7 @@ def make_inputs(text: Path, folder: Path) -> dict[str, Path]:
         if length > DOCUMENT_CHARACTERS:
             documents.append("\n\n".join(parts))
             parts, length = [], 0
-    files = {name: folder / name for name in ("documents.txt", "documents.jsonl", "documents.parquet")}
+    files = {name: folder / name for name in NAMES}
     files["documents.txt"].write_text(SEPARATOR.join(documents), encoding="utf-8")
     with open(files["documents.jsonl"], "w", encoding="utf-8") as lines:
         for number, document in enumerate(documents):
@@ -38,14 +39,21 @@ def make_inputs(text: Path, folder: Path) -> dict[str, Path]:
             lines.write(json.dumps(record, ensure_ascii=False) + "\n")
     table = pa.table({"id": [str(n) for n in range(len(documents))], "text": documents})
     pq.write_table(table, files["documents.parquet"], compression="zstd", row_group_size=10_000)
-    files["documents.jsonl.zst"] = folder / "documents.jsonl.zst"
     with (
         open(files["documents.jsonl"], "rb") as unpacked,
         pa.OSFile(str(files["documents.jsonl.zst"]), "wb") as raw,
         pa.CompressedOutputStream(raw, "zstd") as packed,
     ):
         shutil.copyfileobj(unpacked, packed)
-    return files
+
+
+def make_inputs_beside(text: Path, folder: Path) -> dict[str, Path]:
+    """In a process of its own: whatever this one has in memory would be counted as its children's."""
+    here = str(Path(__file__).parent)
+    program = f"import sys; sys.path.insert(0, {here!r}); import bench_files, pathlib; bench_files.make_inputs(*map(pathlib.Path, sys.argv[1:]))"
+    python = str(Path(SHARDMILL).with_name("python"))
+    subprocess.run([python, "-c", program, str(text), str(folder)], check=True)
+    return {name: folder / name for name in NAMES}
 
 
 def best_of(repeat: int, contenders: dict[str, Callable[[], Cost]]) -> dict[str, Cost]:
@@ -90,7 +98,7 @@ def format_rows(files: dict[str, Path], repeat: int) -> list[Row]:
 
     def mill(name: str) -> Callable[[], Cost]:
         shards = () if name in ("megatron", "datatrove", "nanogpt") else ("--shard-tokens", "10M")
-        split = ("--split", "hash") if name == "build-nanogpt" else ()
+        split = ("--split", "hash") if name in ("build-nanogpt", "llmc") else ()
         return lambda: prepare(source, *common, "--format", name, *shards, *split)
 
     best = best_of(repeat, {name: mill(name) for name in ("nanogpt", *FORMATS)})
@@ -115,7 +123,7 @@ def transfer_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[Row
     def once(*command: str) -> Callable[[], Cost]:
         def measure() -> Cost:
             shutil.rmtree(folder / "new", ignore_errors=True)
-            return run(list(command))
+            return run(list(command), quiet=True)
 
         return measure
 
@@ -165,7 +173,7 @@ def checkpoint_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[R
 
 
 def rows(text: Path, folder: Path, repeat: int) -> list[Row]:
-    files = make_inputs(text, folder)
+    files = make_inputs_beside(text, folder)
     return [
         *input_rows(files, folder, repeat),
         *format_rows(files, repeat),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shardmill.documents import arrow, columns, detect, jsonl, parquet, passages, tables, text
+from shardmill.documents import columns, detect, jsonl, passages, tables, text
 from shardmill.documents.compression import MAX_HELD, Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
@@ -147,8 +147,12 @@ def look(files: Sequence[InputFile], asked: InputFormat, field: str) -> Look:
             held = max(held, MAX_HELD if own else 0)
             plain &= found == "text" and not own
             if found == "parquet":
+                from shardmill.documents import parquet  # a tenth of a second, which plain text need not wait for
+
                 held = max(held, columns.LEAST_HELD, parquet.largest_page(reader, field))
             elif found == "arrow":
+                from shardmill.documents import arrow
+
                 held = max(held, columns.LEAST_HELD, arrow.largest_batch(reader))
             if found in ("parquet", "arrow"):
                 columns.return_memory()
@@ -183,6 +187,8 @@ def has_records(files: Sequence[InputFile], rules: TextRules, enough: float) -> 
                 reader = detect.uncompressed(opened, max_window=rules.max_window)
                 match detect.format_of(reader, rules.input_format):
                     case "parquet":
+                        from shardmill.documents import parquet
+
                         enough -= parquet.rows(reader, rules.field)
                     case "jsonl" if jsonl.has_lines(reader, enough):
                         return True
@@ -275,8 +281,12 @@ class _Source:
                 delimiter = "," if self._format == "csv" else "\t"
                 yield from tables.read_parts(start, self._reader, base, rules, delimiter)
             case "parquet":
+                from shardmill.documents import parquet
+
                 yield from parquet.read_parts(start, self._reader, base, rules)
             case "arrow":
+                from shardmill.documents import arrow
+
                 yield from arrow.read_parts(start, self._reader, base, rules)
             case _:
                 yield from self._text(start, base, rules)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import MAX_RECORDS, BytesReader, Counted, Place, Records, ValuePart, value_parts
@@ -190,6 +189,8 @@ def choose_column(schema: Any, field: str, path: str) -> tuple[str, tuple[str, .
 def inside(array: Any, names: tuple[str, ...]) -> Any:
     """The child of a struct array; where the struct is null, so is the child."""
     for name in names:
+        import pyarrow.compute as pc
+
         array = pc.struct_field(array, [name])
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
