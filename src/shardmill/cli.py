@@ -356,7 +356,7 @@ def _summary(result: "Result") -> list[str]:
     counts, run = made.counts, result.run
     share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens else ""
     lines.append(
-        f"{plural(counts.documents, 'document')} ({_left_out(counts)}), {size(counts.input_bytes)} of text{share}"
+        f"{plural(counts.documents, 'document')} ({_left_out(counts)}), {size(counts.input_bytes)} of input{share}"
     )
     if run:
         if run["resumed_bytes"]:

@@ -197,7 +197,7 @@ def inspect(source: str, documents: int, as_json: bool) -> None:
     )
     print(f"input      {size(counts.input_bytes)}, {plural(counts.documents, 'document')}")
     if corpus.tokens:
-        print(f"tokens     {corpus.tokens:,}, {counts.input_bytes / corpus.tokens:.2f} bytes of text each")
+        print(f"tokens     {corpus.tokens:,}, {counts.input_bytes / corpus.tokens:.2f} bytes of input each")
     for each in found:
         print("\n".join(_split_lines(corpus, each)))
     for name, split in corpus.splits.items() if documents else ():

@@ -295,10 +295,12 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
             f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
         )
     if made.counts.documents_rejected:
-        notes.append(f"{made.counts.documents_rejected:,} bad documents were left out; {rejects.NAME} lists them")
+        notes.append(
+            f"left out: {made.counts.documents_rejected:,} bad of {made.counts.documents:,} documents; {rejects.NAME} lists them"
+        )
     if made.counts.passages_rejected:
         notes.append(
-            f"{made.counts.passages_rejected:,} bad passages of running text were left out; {rejects.NAME} lists them"
+            f"left out: {made.counts.passages_rejected:,} bad passages of running text; {rejects.NAME} lists them"
         )
     if job.val_fraction and not any(file.split == "val" for file in made.files):
         notes.append(
