@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 from shardmill.documents.compression import SUFFIXES
@@ -33,11 +34,12 @@ _LOOKUPS = 16
 
 def find_inputs(patterns: Iterable[str], *, patience: float = NETWORK_SECONDS) -> tuple[InputFile, ...]:
     """All files that the patterns mean: arguments in the order given, what each finds in natural order, none twice."""
+    _real_folder.cache_clear()  # the current folder may be another now
     places = Places(patience)
     found: dict[str, InputFile] = {}
     for pattern in patterns:
         for file in _read_list(pattern[1:], places) if pattern.startswith("@") else _expand(pattern, places):
-            identity = file.remote.identity if file.remote is not None else os.path.realpath(file.path)
+            identity = file.remote.identity if file.remote is not None else _real_path(file.path)
             if file.once and identity in found:
                 raise UsageError(f"{show(file.path)}: is named twice, and can be read only once; name it once")
             found.setdefault(identity, file)
@@ -48,6 +50,19 @@ def find_inputs(patterns: Iterable[str], *, patience: float = NETWORK_SECONDS) -
             f"{names}: nothing to mill, {'the file is' if len(files) == 1 else f'all {len(files):,} files are'} empty"
         )
     return files
+
+
+def _real_path(path: str) -> str:
+    """As os.path.realpath, which looks at every folder on the way, for each of a million files."""
+    if os.path.islink(path):
+        return os.path.realpath(path)
+    folder, name = os.path.split(path)
+    return f"{_real_folder(folder)}/{name}"
+
+
+@lru_cache(maxsize=1024)
+def _real_folder(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def natural_key(path: str) -> list[tuple[int, int, str]]:
