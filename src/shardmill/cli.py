@@ -235,6 +235,8 @@ def estimate(output: str, as_json: bool, **options: Any) -> None:
 
 for _command in COMMANDS:
     cli.add_command(_command)
+for _command in cli.commands.values():  # click would look at the group only once it is called through it
+    _command.context_settings.setdefault("help_option_names", ["-h", "--help"])
 
 
 def main() -> NoReturn:
