@@ -24,7 +24,13 @@ Written by `make docs` from `--help`. Results for people go to standard error, `
 def page() -> str:
     parts = [HEAD]
     for name, command in sorted(cli.commands.items()):
-        context = click.Context(command, info_name=f"shardmill {name}", max_content_width=100, terminal_width=100)
+        context = click.Context(
+            command,
+            info_name=f"shardmill {name}",
+            max_content_width=100,
+            terminal_width=100,
+            help_option_names=["-h", "--help"],
+        )
         parts.append(f"## shardmill {name}\n\n```\n{command.get_help(context)}\n```\n")
     return "\n".join(parts)
 
