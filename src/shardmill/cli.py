@@ -356,7 +356,8 @@ def _summary(result: "Result") -> list[str]:
     if len(made.files) > _SHOWN_FILES:
         lines.append(f"and {len(made.files) - _SHOWN_FILES:,} files more, {made.tokens:,} tokens in all")
     counts, run = made.counts, result.run
-    share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens else ""
+    plain = all(str(entry["path"]).lower().endswith((".txt", ".text", ".md")) for entry in made.job["inputs"])
+    share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens and plain else ""
     lines.append(
         f"{plural(counts.documents, 'document')} ({_left_out(counts)}), {size(counts.input_bytes)} of input{share}"
     )

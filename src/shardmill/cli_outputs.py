@@ -79,7 +79,7 @@ def _verified_lines(found: "Verified") -> list[str]:
     ]
     if found.source_bytes is not None:
         lines.append(
-            f"{size(found.source_bytes)} of text give the same tokens, {size(found.reference_bytes or 0)} of them by the reference tokenizer"
+            f"{size(found.source_bytes)} of input give the same tokens; {size(found.reference_bytes or 0)} of the text went through the reference tokenizer"
         )
     return lines
 

@@ -300,6 +300,8 @@ class _Source:
     def _text(self, start: Position, base: int, rules: TextRules) -> Iterator[Part]:
         none = True
         for part in text.read_parts(start, self._reader, base, rules):
+            if rules.on_error != "skip" and getattr(self._reader, "damage", None) is not None:
+                break  # where the data breaks off there may be half a character: that is not what went wrong
             none = False
             yield part
         after = Position(file=start.file + 1)

@@ -345,3 +345,17 @@ def test_limits_are_exact_whatever_the_block(name, limit):
         assert train == want
         made.append(manifest.counts)
     assert made[0] == made[1] == made[2]
+
+
+def test_text_that_is_cut_short_inside_a_character_is_told_as_cut_short(tmp_path):
+    """Half a character at the break is not what went wrong, and iconv would not help."""
+    from backports import zstd
+
+    from shardmill import Spec, prepare
+    from shardmill.errors import InputError
+
+    whole = zstd.compress("".join(f"문서 {number}의 글이다. " for number in range(60_000)).encode())
+    (tmp_path / "cut.txt.zst").write_bytes(whole[: len(whole) // 2])
+    for policy in ("stop", "replace"):
+        with pytest.raises(InputError, match="cut short"):
+            prepare(Spec(inputs=[tmp_path / "cut.txt.zst"], output=tmp_path / policy, on_error=policy))
