@@ -217,7 +217,7 @@ def _compared(file: Path, name: str, bad: bool) -> tuple[str, str]:
     top, *inside = name.split(".") if name not in pq.read_schema(file).names else [name]
     try:
         column = pq.read_table(file, columns=[top]).column(top)
-        values = [value for value in column.to_pylist()]
+        values = column.to_pylist()
         for part in inside:
             values = [None if value is None else value[part] for value in values]
     except (OSError, pa.ArrowException) as e:
