@@ -17,7 +17,7 @@ import numpy as np
 
 from shardmill.documents import jsonscan, text, utf8
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, value_parts
+from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, long_parts
 from shardmill.documents.rules import BOM, TextRules, block_bytes, growing
 from shardmill.documents.values import Broken
 from shardmill.reading import Reader
@@ -174,29 +174,12 @@ class _LongLine:
                 raise Broken(line.complaint)
             field = _field(rules.field)
             span = jsonscan.find_string(reader, line, field.path)
-            string = jsonscan.string_reader(reader, span, replace=rules.on_error == "replace")
-            replaced = string.check()
         except Broken as e:
             self.following = e.following if isinstance(e, jsonscan.NoObject) else self.following
-            yield self._counted(place, complaint=str(e))
+            yield Counted(file=here.file, after=self._after(), place=place, complaint=str(e))
             return
-        if span[0] == span[1]:
-            yield self._counted(place, empty=1)
-            return
-        first = True
-        for part in value_parts(string, here, self._after(), place, self._base + here.offset, rules):
-            yield ValuePart(
-                file=part.file,
-                after=part.after,
-                place=place,
-                inner=part.inner,
-                where=part.where,
-                replaced=replaced if first and not here.begin else 0,
-            )
-            first = False
-
-    def _counted(self, place: Place, *, complaint: str | None = None, empty: int = 0) -> Counted:
-        return Counted(file=self._here.file, after=self._after(), place=place, complaint=complaint, empty=empty)
+        value = jsonscan.string_reader(reader, span, replace=rules.on_error == "replace")
+        yield from long_parts(value, here, self._after(), place, self._base + here.offset, rules)
 
     def _after(self) -> Position:
         return Position(file=self._here.file, offset=self.following, record=self._here.record + 1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shardmill.documents import text
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, value_parts
+from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, long_parts
 from shardmill.documents.rules import BOM, TextRules, block_bytes
 from shardmill.documents.values import Broken, ValueReader, checked, plain
 from shardmill.reading import Reader
@@ -138,21 +138,12 @@ def _long(row: Row, start: Position, reader: Reader, base: int, rules: TextRules
     after = Position(file=start.file, offset=row.following, record=row.line + row.lines)
     place = Place(path=reader.path, line=row.line + 1, byte=row.at)
     replace = rules.on_error == "replace"
-    if row.span[0] == row.span[1]:
-        yield Counted(file=start.file, after=after, place=place, empty=1)
-        return
     value = (
         ValueReader(reader, row.span, _whole_quotes, _unquoted, replace=replace)
         if row.quoted
         else plain(reader, row.span, replace=replace)
     )
-    try:
-        replaced = value.check()
-    except Broken as e:
-        yield Counted(file=start.file, after=after, place=place, complaint=str(e))
-        return
-    for part in value_parts(value, here, after, place, base + row.at, rules):
-        yield dataclasses.replace(part, replaced=0 if part.inner.offset else replaced)
+    return long_parts(value, here, after, place, base + row.at, rules)
 
 
 def _whole_quotes(raw: bytes) -> int:
