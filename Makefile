@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types format bench slow torture interop guard docs lock clean
+.PHONY: help setup demo test check lint types format bench slow torture interop suites guard docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -47,6 +47,9 @@ torture: $(VENV)/.ready ## kill jobs a thousand times and compare every byte; KI
 
 interop: $(VENV)/.ready ## let datatrove, Megatron and torch read our files; installs each, some gigabytes, under .interop
 	$(BIN)/python tools/interop.py
+
+suites: $(VENV)/.ready ## JSONTestSuite and parquet-testing: JSON_SUITE=folder PARQUET_SUITE=folder
+	$(BIN)/python tools/suites.py $(if $(JSON_SUITE),--json $(JSON_SUITE)) $(if $(PARQUET_SUITE),--parquet $(PARQUET_SUITE))
 
 guard: $(VENV)/.ready ## compute anew the table of code points on which the engines differ
 	$(BIN)/python tools/make_guard.py

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.errors import InputError
+from shardmill.backlog import Backlog
+from shardmill.errors import InputError, TemporaryError
 from shardmill.reading import PipeReader
 from shardmill.remote import Stopped
 
@@ -179,22 +180,64 @@ def test_a_pipe_reads_exactly_whatever_the_chunks(pipe):
         assert reader.read(len(whole), 1) == b""
 
 
+def in_memory(reader):
+    return reader._kept.end - reader._kept._memory
+
+
 def test_a_pipe_keeps_what_may_be_needed_again_and_no_more(pipe):
     with pipe(*[bytes(1 << 20)] * 12) as reader:
         for at in range(0, 10 << 20, 1 << 20):
             assert reader.size is None or at > 8 << 20
             assert len(reader.read(at, 1 << 20)) == 1 << 20
             assert len(reader.read(max(0, at - (1 << 20)), 5)) == 5
-        assert len(reader._kept) <= 6 << 20
+            reader.done_until(at)
+        assert in_memory(reader) <= 6 << 20
         with pytest.raises(InputError, match="cannot go back that far"):
             reader.read(0, 1)
         assert reader.read(11 << 20, 5 << 20) == bytes(1 << 20)
 
 
+def test_what_is_not_done_with_can_be_read_again_however_long(pipe):
+    chunks = [bytes([i]) * (1 << 20) for i in range(40)]
+    whole = b"".join(chunks)
+    with pipe(*chunks) as reader:
+        reader.done_until(5)
+        assert reader.read(30 << 20, 10) == whole[30 << 20 :][:10]
+        assert in_memory(reader) <= 5 << 20
+        for at, length in ((5, 100), (7 << 20, 2 << 20), (33 << 20, 1 << 20), ((3 << 20) - 1, 30 << 20)):
+            assert reader.read(at, length) == whole[at : at + length]
+        reader.done_until(37 << 20)
+        assert reader.read(37 << 20, 9 << 20) == whole[37 << 20 :]
+        assert reader._kept._file is None
+
+
 def test_a_pipe_can_be_skipped_forward_without_holding_it(pipe):
     with pipe(*[bytes(1 << 20)] * 64, b"end") as reader:
+        reader.done_until(64 << 20)
         assert reader.read(64 << 20, 10) == b"end"
-        assert len(reader._kept) < 8 << 20
+        assert in_memory(reader) < 8 << 20 and reader._kept._file is None
+
+
+def test_a_full_disk_under_a_long_record_is_said_and_can_be_tried_again(monkeypatch):
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    kept = Backlog("pipe", None)
+    with pytest.raises(TemporaryError, match=r"pipe: .* put on disk .* No space"):
+        for _ in range(6):
+            kept.append(bytes(1 << 20))
+
+
+def test_a_long_line_of_json_through_a_pipe(tmp_path):
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in ("one", "two\n" * (2 << 20), "three")).encode()
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    options = ("--val-fraction", "0", "-q")
+    assert run("prepare", "a.jsonl", "-o", "file", *options, cwd=tmp_path).returncode == 0
+    options = ("--input-format", "jsonl", *options)
+    done = run("prepare", "-", "-o", "piped", *options, cwd=tmp_path, input=lines)
+    assert done.returncode == 0, done.stderr
+    assert made(tmp_path / "piped") == made(tmp_path / "file")
 
 
 def test_a_reader_that_waits_for_a_pipe_hears_that_the_job_is_over():

@@ -145,6 +145,7 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
         input_format=spec.input_format,
         max_window=look.window,
         max_held=max(look.held, columns.LEAST_HELD),
+        spool=spec.output,
     )
     return Job(
         spec=spec,

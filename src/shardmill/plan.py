@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from shardmill.backlog import IN_MEMORY
 from shardmill.documents import columns, detect, jsonl, passages, tables, text
-from shardmill.documents.compression import MAX_HELD, Decompressed
+from shardmill.documents.compression import Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
 from shardmill.documents.rules import BOM, FIRST_PART_BYTES, TextRules
@@ -144,7 +145,7 @@ def look(files: Sequence[InputFile], asked: InputFormat, field: str) -> Look:
             own = detect.window(reader)
             found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
             window = max(window, own)
-            held = max(held, MAX_HELD if own else 0)
+            held = max(held, IN_MEMORY if own else 0)
             plain &= found == "text" and not own
             if found == "parquet":
                 from shardmill.documents import parquet  # a tenth of a second, which plain text need not wait for
@@ -228,7 +229,7 @@ def _all_parts(
         position = start if number == start.file else Position(file=number)
         done = -1
         try:
-            with open_input(file, drop_behind=drop_behind, stop=stop) as reader:
+            with open_input(file, drop_behind=drop_behind, stop=stop, spool=rules.spool) as reader:
                 _refuse_changed(file, reader)
                 source = _Source(file, reader, rules)
                 for part in source.parts(position, base, rules_for(files, file, rules)):
@@ -266,7 +267,7 @@ class _Source:
 
     def __init__(self, file: InputFile, reader: Reader, rules: TextRules) -> None:
         self._file = file
-        self._reader = detect.uncompressed(reader, max_window=rules.max_window)
+        self._reader = detect.uncompressed(reader, max_window=rules.max_window, spool=rules.spool)
         self._format = detect.format_of(self._reader, rules.input_format)
         if rules.border is not None and (self._format == "arrow" or isinstance(self._reader, Decompressed)):
             raise InputError(

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 import xxhash
 
+from shardmill.backlog import Backlog
 from shardmill.errors import InputError, ShardmillError, TemporaryError
 from shardmill.names import show
 from shardmill.remote import LOOK_BACK, READ_AHEAD, Remote, RemoteReader, Stopped
@@ -23,7 +24,6 @@ T = TypeVar("T")
 FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 STDIN = "-"
 _PIPE_CHUNK = 256 << 10
-_PIPE_KEEPS = 4 << 20  # for readers that never say what they are done with
 _POLL_MILLISECONDS = 200
 _SAMPLE_BYTES = 4 << 10
 
@@ -62,7 +62,7 @@ class Reader(Protocol):
     def read(self, offset: int, length: int) -> bytes:
         """Exactly the bytes [offset, offset + length), fewer only at the end.
 
-        A pipe only goes forward: what is before done_until may be gone, and all that is 4 MiB behind.
+        A pipe only goes forward: what is before done_until may be gone.
         """
 
     def done_until(self, offset: int) -> None:
@@ -75,10 +75,15 @@ class Reader(Protocol):
     ) -> None: ...
 
 
-def open_input(file: InputFile, *, drop_behind: bool = False, stop: threading.Event | None = None) -> Reader:
-    """The one way to read an input. Whoever waits for bytes hears of stop, and gives up with Stopped."""
+def open_input(
+    file: InputFile, *, drop_behind: bool = False, stop: threading.Event | None = None, spool: str | None = None
+) -> Reader:
+    """The one way to read an input. Whoever waits for bytes hears of stop, and gives up with Stopped.
+
+    spool is a folder for what of a pipe is long and must be had twice.
+    """
     if file.once:
-        return PipeReader(file.path, stop)
+        return PipeReader(file.path, stop, spool)
     if file.remote is not None:
         return RemoteReader(file.remote, stop)
     return InputReader(file.path, drop_behind=drop_behind)
@@ -88,7 +93,7 @@ def read_buffers(file: InputFile) -> int:
     """Memory that reading this file takes, the page cache aside."""
     return (
         0 if file.local else READ_AHEAD + 2 * LOOK_BACK
-    )  # the same for a pipe: 4 MiB kept, 1 MiB ahead, and what is handed out
+    )  # the same for a pipe: 4 MiB of backlog, 1 MiB ahead, and what is handed out
 
 
 class InputReader:
@@ -151,13 +156,12 @@ class InputReader:
 class PipeReader:
     """Standard input or a named pipe: read once, forward, a little ahead, so that its end does not come by surprise."""
 
-    def __init__(self, path: str, stop: threading.Event | None = None) -> None:
+    def __init__(self, path: str, stop: threading.Event | None = None, spool: str | None = None) -> None:
         self.path = path
         self.size: int | None = None
         self._stop = stop or threading.Event()
-        self._kept = bytearray()
-        self._begin = self._done = 0
-        """Where the kept bytes begin in the stream."""
+        self._kept = Backlog(path, spool)
+        self._done = 0
         try:
             self._fd = _standard_input() if path == STDIN else os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except OSError as e:
@@ -169,14 +173,18 @@ class PipeReader:
 
     def read(self, offset: int, length: int) -> bytes:
         """The bytes [offset, offset + length), fewer only at the end."""
-        if offset < self._begin:
+        self._kept.drop(min(offset, self._done))
+        if offset < self._kept.start:
             raise InputError(
                 f"{show(self.path)}: byte {offset:,} is needed again, and a pipe cannot go back that far; save the data as a file first, and mill that"
             )
-        end = offset + length
-        self._fill(end + LOOK_BACK, keep=min(offset, max(self._done, end - _PIPE_KEEPS)))
-        start = offset - self._begin
-        return bytes(memoryview(self._kept)[start : start + length])
+        while self.size is None and self._kept.end < offset + length + LOOK_BACK:
+            chunk = self._next()
+            self._kept.append(chunk)
+            self._kept.drop(min(offset, self._done))
+            if not chunk:
+                self.size = self._kept.end
+        return self._kept.read(offset, offset + length)
 
     def done_until(self, offset: int) -> None:
         """Nothing before offset is needed again; it will be dropped."""
@@ -190,19 +198,6 @@ class PipeReader:
     ) -> None:
         if self.path != STDIN:
             os.close(self._fd)
-
-    def _fill(self, until: int, *, keep: int) -> None:
-        while True:
-            surplus = min(keep - self._begin, len(self._kept))
-            if surplus > 0:
-                del self._kept[:surplus]
-                self._begin += surplus
-            if self.size is not None or self._begin + len(self._kept) >= until:
-                return
-            chunk = self._next()
-            self._kept += chunk
-            if not chunk:
-                self.size = self._begin + len(self._kept)
 
     def _next(self) -> bytes:
         """What is in the pipe, at least a byte; nothing at its end. Waits, but not longer than the job."""

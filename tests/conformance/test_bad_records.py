@@ -6,12 +6,12 @@ import formats
 import pyarrow as pa
 import pytest
 from formats import SEPARATOR
-from milling import mill_files, prepare_files
+from milling import engines, mill_files, prepare_files
 
 import reference
 import samples
 from shardmill.documents.jsonl import exact
-from shardmill.documents.jsonscan import Broken
+from shardmill.documents.values import Broken
 from shardmill.errors import InputError, ShardmillError
 
 EOT = 50256
@@ -194,6 +194,43 @@ def test_rows_of_a_table_that_are_bad():
         assert got.train == tokens(["one", "two\nlines", "three"])
         assert [reject.line for reject in got.rejects] == [3, 4, 8, 10]
         assert got.counts["documents_empty"] == 1 and accounted(got.counts, 3)
+
+
+def test_rows_longer_than_a_run_are_taken_apart_as_pythons_csv_does():
+    """With a run of 16 bytes most rows are walked through by our own code; otherwise Python's csv takes them."""
+    rng = random.Random(3)
+    marks = [
+        b"a",
+        b"b" * 9,
+        b",",
+        b'"',
+        b'""',
+        b'","',
+        b"\n",
+        b"\r\n",
+        b"\r",
+        "é".encode(),
+        b"\xff",
+        b'"c d e f g h i j\n"',
+    ]
+    good = broken = 0
+    decode = engines("r50k_base", "reference").reference.decode
+    for _ in range(200):
+        data = b"id,text\n" + b"".join(rng.choices(marks, k=rng.randint(1, 25)))
+        for policy in ("skip", "replace"):
+            results = []
+            for choices in ({}, {"max_run_bytes": 16, "passage_bytes": 8}):
+                try:
+                    got = mill_files({"a.csv": data}, val_fraction=0, on_error=policy, engine="reference", **choices)
+                    places = [(reject.line, reject.byte) for reject in got.rejects]
+                    got.counts.pop("forced_cuts")
+                    results.append((got.counts, places, decode(got.train)))
+                except InputError as e:
+                    results.append(str(e).partition("a.csv ")[2].partition(": ")[0])
+            assert results[0] == results[1], (data, policy)
+            good += not isinstance(results[0], str)
+            broken += isinstance(results[0], str)
+    assert good > 50 and broken > 10
 
 
 # ---- plain text

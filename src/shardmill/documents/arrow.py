@@ -1,5 +1,6 @@
 """An Arrow IPC file or stream (Feather, what datasets saves) → Parts of rows of its text column."""
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +14,13 @@ from shardmill.errors import InputError
 from shardmill.names import show
 from shardmill.reading import Reader
 
-# A record batch up to this size is taken without having been seen beforehand.
-MOST = 1 << 30
 _MAGIC = b"ARROW1"
+_CONTINUES = b"\xff\xff\xff\xff"
+# So many batches are looked at beforehand, unless they lie further in than this.
+_LOOKS = 16
+_FAR = 64 << 20
+_MOST_HEADER = 16 << 20
+_MOST_BODY = 1 << 40
 _FAILURES = (pa.ArrowException, OSError, TooLarge, MemoryError, ValueError, OverflowError)
 
 
@@ -74,21 +79,34 @@ def _batches(stream: Any) -> Iterator[Any]:
 
 
 def largest_batch(reader: Reader) -> int:
-    """The bytes of the first record batch: what must be held at once, if the others are like it."""
-    source = _Measured(reader, MOST)
-    try:
-        batches, _ = _open(source, reader)
-        next(batches, None)
-    except _FAILURES:
-        pass
-    return source.most
-
-
-class _Measured(File):
-    """Remembers the largest read."""
-
+    """The bytes of the largest of the first record batches, from their headers alone: what must be held at once."""
+    at = 8 if reader.read(0, len(_MAGIC)) == _MAGIC else 0
     most = 0
+    for _ in range(_LOOKS):
+        head = reader.read(at, 8)
+        mark = 4 if head.startswith(_CONTINUES) else 0  # streams of old have none
+        size = int.from_bytes(head[mark : mark + 4], "little")
+        at += mark + 4
+        if not 0 < size <= _MOST_HEADER or at > _FAR:
+            break
+        try:
+            body = _body_bytes(reader.read(at, size))
+        except struct.error:
+            break
+        if not 0 <= body <= (_MOST_BODY if reader.size is None else reader.size - at):
+            break  # damaged; told when it is read
+        most = max(most, size, body)
+        at += size + body
+        reader.done_until(at)
+    return most
 
-    def read(self, count: int | None = -1) -> bytes:
-        self.most = max(self.most, count or 0)
-        return super().read(count)
+
+def _body_bytes(message: bytes) -> int:
+    """How many bytes follow a message: the fourth field of its flatbuffer."""
+    (table,) = struct.unpack_from("<I", message)
+    (back,) = struct.unpack_from("<i", message, table)
+    (size,) = struct.unpack_from("<H", message, table - back)
+    if size < 12:
+        return 0
+    (place,) = struct.unpack_from("<H", message, table - back + 10)
+    return int(struct.unpack_from("<q", message, table + place)[0]) if place else 0

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import MAX_RECORDS, BytesReader, Counted, Place, Records, ValuePart, value_parts
+from shardmill.documents.records import MAX_RECORDS, BytesReader, Counted, Place, Records, ValuePart, long_parts
 from shardmill.documents.rules import TextRules, block_bytes
+from shardmill.documents.values import plain
 from shardmill.errors import InputError
 from shardmill.names import show
 from shardmill.reading import Reader
@@ -148,21 +149,8 @@ def _long(data: bytes, of: Rows, row: int, begin: int, rules: TextRules) -> Iter
     place = Place(path=of.path, row=row)
     where = of.base + of.spent(row)
     here, after = of.position(row, begin), of.position(row + 1)
-    checked = Records(place=lambda _number, _offset: place, where=where)
-    checked.add_text(rules, data, 0, 0)
-    if not checked.found.data:
-        yield Counted(file=of.file, after=after, place=place, complaint=checked.found.rejects[0][1].reason)
-        return
-    replaced = sum(number for _, name, number in checked.found.events if name == "replaced_characters")
-    for part in value_parts(BytesReader(of.path, checked.found.data[0]), here, after, place, where, rules):
-        yield ValuePart(
-            file=part.file,
-            after=part.after,
-            place=place,
-            inner=part.inner,
-            where=where,
-            replaced=0 if part.inner.offset else replaced,
-        )
+    value = plain(BytesReader(of.path, data), (0, len(data)), replace=rules.on_error == "replace")
+    return long_parts(value, here, after, place, where, rules)
 
 
 def choose_column(schema: Any, field: str, path: str) -> tuple[str, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""A compressed file → a Reader of what it decompresses to: forward, with what is still needed kept.
+"""A compressed file → a Reader of what it decompresses to: forward, with what is not done with kept.
 
 gzip of many members, zstd of many frames, bzip2 and xz of many streams are each one text. The file is
 taken in pieces of fixed size and place, so how much of it a byte of the text needed is always the same.
@@ -12,8 +12,7 @@ from collections import deque
 from types import TracebackType
 from typing import Literal, Protocol
 
-from shardmill.errors import InputError
-from shardmill.names import show
+from shardmill.backlog import Backlog
 from shardmill.reading import Reader
 
 if sys.version_info >= (3, 14):
@@ -23,8 +22,6 @@ else:
 
 Compression = Literal["gzip", "zstd", "bzip2", "xz"]
 SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
-# A document or record is read ahead at most this far in a stream that cannot go back.
-MAX_HELD = 16 << 20
 # What a decompressor may take for itself, unless the files were found to need more: the window of zstd -19.
 LEAST_WINDOW = 8 << 20
 
@@ -37,10 +34,6 @@ _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
 class Damaged(Exception):
     """The stream cannot be continued; the text says why."""
-
-
-class TooLong(InputError):
-    """A document or record that would have to be held at once, and is too long for that."""
 
 
 def compression_of(head: bytes) -> Compression | None:
@@ -76,10 +69,16 @@ def _zstd_window(head: bytes) -> int:
 
 
 class Decompressed:
-    """What a compressed file holds, as a Reader. Going back before done_until means starting over."""
+    """What a compressed file holds, as a Reader. Going back before done_until means starting over.
 
-    def __init__(self, source: Reader, kind: Compression, *, max_window: int = LEAST_WINDOW) -> None:
+    spool is a folder for what is long and must be had twice.
+    """
+
+    def __init__(
+        self, source: Reader, kind: Compression, *, max_window: int = LEAST_WINDOW, spool: str | None = None
+    ) -> None:
         self.path = source.path
+        self._spool = spool
         self._source = source
         self._kind = kind
         self._max_window = max_window
@@ -92,16 +91,11 @@ class Decompressed:
 
     def read(self, offset: int, length: int) -> bytes:
         """As every Reader; a damaged stream ends where the damage is (see damage)."""
-        if offset < self._start:
+        if offset < self._kept.start:
             self._begin()
-        if offset + length - max(self._done, self._start) > MAX_HELD:
-            raise TooLong(
-                f"{show(self.path)}: a document or record of more than {(MAX_HELD >> 20) - 1} MiB would have to be held at once, since a compressed file cannot be read backwards; "
-                "decompress the file first, then there is no such limit"
-            )
         while self._end < offset + length and not self._at_end and self.damage is None:
             self._advance()
-        return self._slice(offset, min(offset + length, self._end))
+        return self._kept.read(offset, min(offset + length, self._end))
 
     def done_until(self, offset: int) -> None:
         self._done = max(self._done, offset)
@@ -122,11 +116,15 @@ class Decompressed:
     ) -> None:
         self._source.__exit__(kind, error, trace)
 
+    @property
+    def _end(self) -> int:
+        return self._kept.end
+
     def _begin(self) -> None:
         self.damage: str | None = None
         """Why the text ends where it does, when that is not its end."""
-        self._chunks: deque[bytes] = deque()
-        self._start = self._end = self._done = 0
+        self._kept = Backlog(self.path, self._spool)
+        self._done = 0
         self._at_end = False
         self._input, self._read = b"", 0
         self._taken: deque[tuple[int, int]] = deque([(0, 0)])
@@ -141,8 +139,7 @@ class Decompressed:
             self.damage = self._why(e)
             data = b""
         if data:
-            self._chunks.append(data)
-            self._end += len(data)
+            self._kept.append(data)
         if self._taken[-1][1] == self._read:
             self._taken[-1] = (self._end, self._read)
         else:
@@ -193,21 +190,10 @@ class Decompressed:
         return f"the {self._kind} data cannot be read on after {self._end:,} bytes of text: {error}"
 
     def _drop(self) -> None:
-        while self._chunks and self._start + len(self._chunks[0]) <= self._done - _LOOK_BACK:
-            self._start += len(self._chunks.popleft())
+        self._kept.drop(self._done - _LOOK_BACK)
         while len(self._taken) > 1 and self._taken[0][0] < self._done:
             self._taken.popleft()
         self._source.done_until(max(0, self._read - _INPUT_BYTES))
-
-    def _slice(self, low: int, high: int) -> bytes:
-        found, at = [], self._start
-        for chunk in self._chunks:
-            if at >= high:
-                break
-            if at + len(chunk) > low:
-                found.append(chunk[max(0, low - at) : high - at])
-            at += len(chunk)
-        return found[0] if len(found) == 1 else b"".join(found)
 
 
 class _Member(Protocol):

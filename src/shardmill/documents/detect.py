@@ -47,12 +47,12 @@ def is_known(path: str) -> bool:
     return suffix in FORMATS
 
 
-def uncompressed(reader: Reader, *, max_window: int = LEAST_WINDOW) -> Reader:
+def uncompressed(reader: Reader, *, max_window: int = LEAST_WINDOW, spool: str | None = None) -> Reader:
     """The Reader of the text itself: content decides, whatever the name says."""
     head = reader.read(0, HEAD_BYTES)
     found = compression_of(head)
     if found is not None:
-        return Decompressed(reader, found, max_window=max(max_window, LEAST_WINDOW))
+        return Decompressed(reader, found, max_window=max(max_window, LEAST_WINDOW), spool=spool)
     named = suffixes(reader.path)[1]
     if named is not None and head and not _is_text(head) and _by_content(head) is None:
         raise InputError(

@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 
 from shardmill.documents import jsonscan, text, utf8
-from shardmill.documents.compression import TooLong
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, value_parts
+from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, long_parts
 from shardmill.documents.rules import BOM, TextRules, block_bytes, growing
+from shardmill.documents.values import Broken
 from shardmill.reading import Reader
 
 _HEAD_BYTES = 64 << 10
@@ -171,51 +171,18 @@ class _LongLine:
             line = jsonscan.find_line(reader, here.offset, self._newline)
             self.following = line.following
             if line.complaint is not None and rules.on_error != "replace":
-                raise jsonscan.Broken(line.complaint)
+                raise Broken(line.complaint)
             field = _field(rules.field)
-            start, end = jsonscan.find_string(reader, line, field.path)
-            string = jsonscan.StringReader(reader, start, end, replace=rules.on_error == "replace")
-            replaced = string.check()
-        except jsonscan.Broken as e:
-            yield self._counted(place, complaint=str(e))
+            span = jsonscan.find_string(reader, line, field.path)
+        except Broken as e:
+            self.following = e.following if isinstance(e, jsonscan.NoObject) else self.following
+            yield Counted(file=here.file, after=self._after(), place=place, complaint=str(e))
             return
-        except TooLong as e:
-            self.following = _pass_line(reader, here.offset, self._newline)
-            yield self._counted(place, complaint=str(e).partition(": ")[2])
-            return
-        if start == end:
-            yield self._counted(place, empty=1)
-            return
-        first = True
-        for part in value_parts(string, here, self._after(), place, self._base + here.offset, rules):
-            yield ValuePart(
-                file=part.file,
-                after=part.after,
-                place=place,
-                inner=part.inner,
-                where=part.where,
-                replaced=replaced if first and not here.begin else 0,
-            )
-            first = False
-
-    def _counted(self, place: Place, *, complaint: str | None = None, empty: int = 0) -> Counted:
-        return Counted(file=self._here.file, after=self._after(), place=place, complaint=complaint, empty=empty)
+        value = jsonscan.string_reader(reader, span, replace=rules.on_error == "replace")
+        yield from long_parts(value, here, self._after(), place, self._base + here.offset, rules)
 
     def _after(self) -> Position:
         return Position(file=self._here.file, offset=self.following, record=self._here.record + 1)
-
-
-def _pass_line(reader: Reader, at: int, newline: bytes) -> int:
-    """Where the next line begins, letting go of this one as it is read."""
-    while True:
-        data = reader.read(at, _HEAD_BYTES)
-        found = data.find(newline)
-        if found >= 0:
-            return at + found + len(newline)
-        at += len(data)
-        reader.done_until(at)
-        if not data:
-            return at
 
 
 def has_lines(reader: Reader, enough: float) -> bool:
@@ -293,7 +260,7 @@ def _parse_one(found: Records, line: bytes, field: _Field, rules: TextRules, *, 
     try:
         value = exact(decoded, field.path)
         document = value.encode()
-    except jsonscan.Broken as e:
+    except Broken as e:
         found.refuse(rules, number, offset, str(e))
         return
     except UnicodeEncodeError:
@@ -317,25 +284,25 @@ def exact(line: str, path: tuple[str, ...]) -> str:
     try:
         value = json.loads(line, object_pairs_hook=_Pairs, parse_int=_Number, parse_float=_Number)
     except json.JSONDecodeError as e:
-        raise jsonscan.Broken(f"is not JSON: {e.msg}, at character {e.pos:,} of the line{_hint(line)}") from None
+        raise Broken(f"is not JSON: {e.msg}, at character {e.pos:,} of the line{_hint(line)}") from None
     except RecursionError:
-        raise jsonscan.Broken(f"is nested more than {jsonscan.DEPTH} deep") from None
+        raise Broken(f"is nested more than {jsonscan.DEPTH} deep") from None
     for depth, name in enumerate(path):
         if not isinstance(value, _Pairs):
             if depth == 0:
-                raise jsonscan.Broken("is not an object")
-            raise jsonscan.Broken(
+                raise Broken("is not an object")
+            raise Broken(
                 f"field {'.'.join(path)!r} is inside {'.'.join(path[:depth])!r}, which is no object, not a string"
             )
         values = [item for key, item in value.items if key == name]
         if not values:
-            raise jsonscan.Broken(jsonscan.missing(path, [key for key, _ in value.items]))
+            raise Broken(jsonscan.missing(path, [key for key, _ in value.items]))
         if len(values) > 1:
-            raise jsonscan.Broken(f"field {'.'.join(path)!r} is there twice")
+            raise Broken(f"field {'.'.join(path)!r} is there twice")
         value = values[0]
     if isinstance(value, str) and not isinstance(value, _Number):
         return value
-    raise jsonscan.Broken(f"field {'.'.join(path)!r} is {_kind(value)}, not a string")
+    raise Broken(f"field {'.'.join(path)!r} is {_kind(value)}, not a string")
 
 
 def _hint(line: str) -> str:

@@ -8,31 +8,35 @@ import codecs
 import json
 import re
 from dataclasses import dataclass
-from types import TracebackType
 
 from shardmill.documents import utf8
+from shardmill.documents.passages import character_boundary
+from shardmill.documents.values import Broken, ValueReader
 from shardmill.reading import Reader
 
 DEPTH = 900
 _WINDOW = 128 << 10
-_LOOK_BACK = 4 << 10
 _LONGEST_NAME = 64 << 10
 _NAMES_TOLD = 20
 _SPACE = re.compile(rb"[ \t\r]*")
-_PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
 _ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_PLAIN = re.compile(rb'(?:[^"\\\x00-\x1f]+|' + _ESCAPE.pattern + rb")*")
 _SCALAR = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null|NaN|-?Infinity")
 _SCALAR_BYTES = re.compile(rb"[-+.0-9A-Za-z]*")
-_UNITS = re.compile(rb"[^\\]+|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\[^u]")
-_HIGH_SURROGATE_AT_END = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+_HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
+_VALUES = b'["-0123456789tfnNI'
 _NAMES = {ord("{"): "an object", ord("["): "a list", ord("t"): "true", ord("f"): "false", ord("n"): "null"}
 
 
 HALF_A_PAIR = "its text holds half of a surrogate pair, which is no character"
 
 
-class Broken(Exception):
-    """Why a line is refused."""
+class NoObject(Broken):
+    """A line that does not begin as an object; following is where the next one begins."""
+
+    def __init__(self, following: int, first: bytes) -> None:
+        super().__init__("is not an object" if first in _VALUES else "is not JSON: this is no JSON value")
+        self.following = following
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +50,10 @@ class Line:
 
 
 def find_line(reader: Reader, at: int, newline: bytes) -> Line:
+    """Where a line ends. Raises Broken, with all of the line let go of, if it cannot be an object."""
+    start = reader.read(at, _WINDOW).lstrip(b" \t\r")
+    if start and not start.startswith((b"{", newline)):
+        raise NoObject(_pass_line(reader, at, newline), start[:1])
     decoder = codecs.getincrementaldecoder("utf-8")()
     complaint = None
     end = at
@@ -62,6 +70,17 @@ def find_line(reader: Reader, at: int, newline: bytes) -> Line:
         end += len(data)
         if last:
             return Line(at=at, end=end, following=end + (len(newline) if found >= 0 else 0), complaint=complaint)
+
+
+def _pass_line(reader: Reader, at: int, newline: bytes) -> int:
+    """Where the next line begins."""
+    while data := reader.read(at, _WINDOW):
+        found = data.find(newline)
+        if found >= 0:
+            return at + found + len(newline)
+        at += len(data)
+        reader.done_until(at)
+    return at
 
 
 def find_string(reader: Reader, line: Line, path: tuple[str, ...]) -> tuple[int, int]:
@@ -139,7 +158,7 @@ class _Scan:
     def _value(self, byte: int, level: int, stack: list[tuple[int, int, bool]]) -> tuple[str, int]:
         wanted = level == len(self._path)
         if not stack and byte != ord("{"):
-            raise Broken("is not an object") if byte in b'["-0123456789tfnNI' else self._broken("this is no JSON value")
+            raise Broken("is not an object") if byte in _VALUES else self._broken("this is no JSON value")
         if wanted and byte != ord('"'):
             self._other = _NAMES.get(byte, "a number")
         elif byte != ord("{") and 0 < level < len(self._path):
@@ -240,68 +259,20 @@ def missing(path: tuple[str, ...], names: list[str]) -> str:
     )
 
 
-class StringReader:
-    """The text of a JSON string whose content lies at [start, end) of a Reader. Going back means starting over."""
+def string_reader(reader: Reader, span: tuple[int, int], *, replace: bool) -> ValueReader:
+    """The text of a JSON string whose content lies there."""
+    return ValueReader(reader, span, _whole_units, _unescaped, replace=replace)
 
-    def __init__(self, reader: Reader, start: int, end: int, *, replace: bool) -> None:
-        self.path = reader.path
-        self._reader, self._first, self._last = reader, start, end
-        self._replace = replace
-        self._rewind()
 
-    @property
-    def size(self) -> int | None:
-        return None
-
-    def read(self, offset: int, length: int) -> bytes:
-        if offset < self._kept:
-            self._rewind()
-        while self._kept + len(self._text) < offset + length and self._at < self._last:
-            drop = min(offset, self._done) - self._kept - _LOOK_BACK
-            if drop > 0:
-                del self._text[:drop]
-                self._kept += drop
-            self._text += self._next()
-        return bytes(self._text[offset - self._kept : offset - self._kept + length])
-
-    def done_until(self, offset: int) -> None:
-        self._done = offset
-
-    def check(self) -> int:
-        """Look through all of it: raises Broken for what cannot be UTF-8; returns how many characters were replaced."""
-        self._rewind()
-        while self._at < self._last:
-            self._next()
-        replaced = self.replaced
-        self._rewind()
-        return replaced
-
-    def __enter__(self) -> "StringReader":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def _rewind(self) -> None:
-        self._at, self._kept, self._done, self.replaced = self._first, 0, 0, 0
-        self._text = bytearray()
-
-    def _next(self) -> bytes:
-        raw = self._reader.read(self._at, min(_WINDOW, self._last - self._at))
-        raw = raw if self._at + len(raw) == self._last else raw[: _whole_units(raw)]
-        self._at += len(raw)
-        try:
-            text = json.loads('"' + raw.decode() + '"')
-            return bytes(text.encode())
-        except UnicodeError:
-            if not self._replace:
-                raise Broken(HALF_A_PAIR) from None
-        honest = json.loads('"' + raw.decode("utf-8", "surrogateescape") + '"').count("\ufffd")
-        data = lenient(json.loads('"' + raw.decode("utf-8", "replace") + '"'))
-        self.replaced += data.count("\ufffd".encode()) - honest
-        return data
+def _unescaped(raw: bytes, _done: int, replace: bool) -> tuple[bytes, int]:
+    try:
+        return json.loads('"' + raw.decode() + '"').encode(), 0
+    except UnicodeError:
+        if not replace:
+            raise Broken(HALF_A_PAIR) from None
+    honest = json.loads('"' + raw.decode("utf-8", "surrogateescape") + '"').count("\ufffd")
+    data = lenient(json.loads('"' + raw.decode("utf-8", "replace") + '"'))
+    return data, data.count("\ufffd".encode()) - honest
 
 
 def lenient(text: str) -> bytes:
@@ -311,17 +282,20 @@ def lenient(text: str) -> bytes:
 
 def _whole_units(raw: bytes) -> int:
     """Where raw can be cut: not inside an escape, a pair of surrogates, or a character."""
-    end = 0
-    for unit in _UNITS.finditer(raw):
-        if unit.start() != end:
-            break
-        end = unit.end()
-    if _HIGH_SURROGATE_AT_END.search(raw, 0, end):
-        end -= 6
-    for back in range(1, min(4, end + 1)):
-        lead = raw[end - back]
-        if lead >= 0xC0:
-            return end - back if back < 2 + (lead >= 0xE0) + (lead >= 0xF0) else end
-        if lead < 0x80:
-            break
-    return end
+    end = len(raw)
+    start = _last_escape(raw, end)
+    if start is not None and start + (6 if raw[start + 1 : start + 2] == b"u" else 2) > end:
+        end = start
+        start = _last_escape(raw, end)
+    if start is not None and start + 6 == end and _HIGH_SURROGATE.match(raw, start):
+        end = start
+    return character_boundary(raw, end)
+
+
+def _last_escape(raw: bytes, end: int) -> int | None:
+    """Where an escape begins, if one does in the last six bytes before end: after pairs of backslashes, if any."""
+    found = raw.rfind(b"\\", max(0, end - 6), end)
+    if found < 0:
+        return None
+    before = raw[: found + 1]
+    return found if (len(before) - len(before.rstrip(b"\\"))) % 2 else None

@@ -8,6 +8,7 @@ from types import TracebackType
 from shardmill.documents import text, utf8
 from shardmill.documents.pieces import Pieces, Position
 from shardmill.documents.rules import DOCUMENT_HEAD, TextRules
+from shardmill.documents.values import Broken, ValueReader
 from shardmill.errors import InputError
 from shardmill.names import show
 from shardmill.reading import Reader
@@ -229,6 +230,21 @@ def value_parts(
         done = inner.offset + len(inner.data)
         after = dataclasses.replace(here, begin=done) if inner.open else following
         yield ValuePart(file=here.file, after=after, place=place, inner=inner, where=where)
+
+
+def long_parts(
+    value: ValueReader, here: Position, after: Position, place: Place, where: int, rules: TextRules
+) -> Iterator[ValuePart | Counted]:
+    """A long value as it stands in its file: looked through first, then handed on in stretches."""
+    try:
+        replaced = value.check()
+    except Broken as e:
+        yield Counted(file=here.file, after=after, place=place, complaint=str(e))
+        return
+    if not value.read(0, 1):
+        yield Counted(file=here.file, after=after, place=place, empty=1)
+    for part in value_parts(value, here, after, place, where, rules):
+        yield part if part.inner.offset else dataclasses.replace(part, replaced=replaced)
 
 
 class BytesReader:

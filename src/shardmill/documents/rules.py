@@ -55,6 +55,8 @@ class TextRules:
     """What a decompressor may take for itself."""
     max_held: int = 64 << 20
     """What Parquet and Arrow may read at once: a page, a record batch."""
+    spool: str | None = None
+    """A folder for long records of what cannot be read backwards; None: where the system has such files."""
 
 
 def block_bytes(file: int, at: int, rules: TextRules) -> int:

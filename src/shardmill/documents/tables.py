@@ -5,25 +5,30 @@ Rows are taken apart while the file is read: only from its beginning on is it ce
 
 import csv
 import dataclasses
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardmill.documents import text
-from shardmill.documents.compression import MAX_HELD
+from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import MAX_RECORDS, BytesReader, Counted, Place, Records, ValuePart, value_parts
+from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, long_parts
 from shardmill.documents.rules import BOM, TextRules, block_bytes
+from shardmill.documents.values import Broken, ValueReader, checked, plain
 from shardmill.reading import Reader
 
 _WINDOW = 256 << 10
 _COLUMNS_TOLD = 20
-_LONGEST_ROW = MAX_HELD - (1 << 20)
+_LONGEST_HEADER = 1 << 20
 _LONGEST_FIELD = (1 << 31) - 1
+_QUOTE = ord('"')
+_QUOTES = re.compile(b'"')
+_UNCLOSED = "a quote is not closed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One row of the file: its text, or why there is none."""
+    """One row of the file: its text, or where that lies, or why there is none."""
 
     at: int
     following: int
@@ -32,6 +37,9 @@ class Row:
     lines: int
     value: bytes = b""
     complaint: str | None = None
+    span: tuple[int, int] | None = None
+    """Of a row that is longer than a run: where its text lies."""
+    quoted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,12 +86,14 @@ def read_parts(
     text.refuse_other_encodings(reader.path, head)
     mark = head.startswith(BOM)
     newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
-    lines = _Lines(reader, len(BOM) if mark else 0, 0, newline)
+    lines = _Lines(reader, len(BOM) if mark else 0, 0, newline, _LONGEST_HEADER)
     damaged = "the header is a blank line"
     try:
         names = next(csv.reader(lines, delimiter=delimiter, strict=True), None)
-    except (csv.Error, _Unclosed) as e:
+    except csv.Error as e:
         names, damaged = [], f"the header cannot be read: {e}"
+    except _TooLong:
+        names, damaged = [], f"the header is longer than {_LONGEST_HEADER:,} bytes"
     if names is None:
         return
     column, complaint = _column(names, rules.field) if names else (0, damaged)
@@ -92,21 +102,23 @@ def read_parts(
         yield Counted(file=start.file, after=Position(file=start.file + 1), place=place, complaint=complaint)
         return
     marks = int(mark and not start.offset)
+    at, number = (start.offset, start.record) if start.offset else (lines.at, lines.number)
     if start.offset:
         reader.done_until(start.offset)
-        lines = _Lines(reader, start.offset, start.record, newline)
+    lines = _Lines(reader, at, number, newline, rules.max_run_bytes)
     rows: list[Row] = []
     size = 0
     for row in _rows(lines, delimiter, column):
-        long = len(row.value) > rules.max_run_bytes
+        long = row.span is not None
         full = size + row.following - row.at > block_bytes(start.file, row.at, rules)
         if rows and (long or full or len(rows) == MAX_RECORDS):
             yield TablePart(file=start.file, path=reader.path, rows=tuple(rows), where=base + rows[0].at, marks=marks)
             reader.done_until(row.at)
             rows, size, marks = [], 0, 0
         if long:
-            yield from _long(row, start, reader.path, base, rules)
+            yield from _long(row, start, reader, base, rules)
             start = dataclasses.replace(start, begin=0)
+            reader.done_until(row.following)
         else:
             rows.append(row)
             size += row.following - row.at
@@ -119,29 +131,40 @@ def read_parts(
         yield Counted(file=start.file, after=Position(file=start.file + 1), place=place, complaint=complaint)
 
 
-def _long(row: Row, start: Position, path: str, base: int, rules: TextRules) -> Iterator[ValuePart | Counted]:
+def _long(row: Row, start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[ValuePart | Counted]:
+    """A value that is looked through first, then handed on in stretches."""
+    assert row.span is not None
     here = Position(file=start.file, offset=row.at, record=row.line, begin=start.begin)
     after = Position(file=start.file, offset=row.following, record=row.line + row.lines)
-    place = Place(path=path, line=row.line + 1, byte=row.at)
-    checked = Records(place=lambda _number, _offset: place, where=base + row.at)
-    checked.add_text(rules, row.value, 0, 0)
-    if not checked.found.data:
-        yield Counted(file=start.file, after=after, place=place, complaint=checked.found.rejects[0][1].reason)
-        return
-    replaced = sum(number for _, name, number in checked.found.events if name == "replaced_characters")
-    for part in value_parts(BytesReader(path, checked.found.data[0]), here, after, place, base + row.at, rules):
-        yield dataclasses.replace(part, replaced=0 if part.inner.offset else replaced)
+    place = Place(path=reader.path, line=row.line + 1, byte=row.at)
+    replace = rules.on_error == "replace"
+    value = (
+        ValueReader(reader, row.span, _whole_quotes, _unquoted, replace=replace)
+        if row.quoted
+        else plain(reader, row.span, replace=replace)
+    )
+    return long_parts(value, here, after, place, base + row.at, rules)
 
 
-class _Unclosed(Exception):
-    """A row that goes on and on: a quote was opened in it and not closed."""
+def _whole_quotes(raw: bytes) -> int:
+    """Where raw can be cut: not between two quotes that stand for one, nor inside a character."""
+    quotes = len(raw) - len(raw.rstrip(b'"'))
+    return len(raw) - 1 if quotes % 2 else character_boundary(raw, len(raw))
+
+
+def _unquoted(raw: bytes, done: int, replace: bool) -> tuple[bytes, int]:
+    return checked(raw.replace(b'""', b'"'), done, replace)
+
+
+class _TooLong(Exception):
+    """A row that is longer than a run."""
 
 
 class _Lines:
     """The lines of a file, each with its end, and where the next one begins."""
 
-    def __init__(self, reader: Reader, at: int, number: int, newline: bytes) -> None:
-        self._reader, self._newline = reader, newline
+    def __init__(self, reader: Reader, at: int, number: int, newline: bytes, longest: int) -> None:
+        self.reader, self.newline, self._longest = reader, newline, longest
         self.at, self.number = at, number
         self._buffer, self._position = b"", 0
         self.row_at = self.first_end = at
@@ -149,7 +172,7 @@ class _Lines:
 
     @property
     def damaged(self) -> bool:
-        return getattr(self._reader, "damage", None) is not None
+        return getattr(self.reader, "damage", None) is not None
 
     def begin_row(self) -> None:
         self.row_at = self.first_end = self.at
@@ -158,29 +181,25 @@ class _Lines:
         self.at, self.number = at, number
         self._buffer, self._position = b"", 0
 
-    def skip_window(self) -> None:
-        """Let go of what was read of a line."""
-        self.at += len(self._buffer) - self._position
-        self._buffer, self._position = b"", 0
-        self._reader.done_until(self.at)
-
     def __iter__(self) -> "_Lines":
         return self
 
     def __next__(self) -> str:
         searched = self._position
-        while (end := self._buffer.find(self._newline, searched)) < 0:
+        while (end := self._buffer.find(self.newline, searched)) < 0:
             known = len(self._buffer) - self._position
-            if self.at + known - self.row_at > _LONGEST_ROW:
-                raise _Unclosed
-            more = self._reader.read(self.at + known, _WINDOW)
+            if self.at + known - self.row_at > self._longest:
+                raise _TooLong
+            more = self.reader.read(self.at + known, _WINDOW)
             self._buffer, self._position = self._buffer[self._position :] + more, 0
             searched = known
             if not more:
                 break
-        line = self._buffer[self._position :] if end < 0 else self._buffer[self._position : end + len(self._newline)]
+        line = self._buffer[self._position :] if end < 0 else self._buffer[self._position : end + len(self.newline)]
         if not line or (end < 0 and self.damaged):
             raise StopIteration
+        if self.at + len(line) - self.row_at > self._longest:
+            raise _TooLong
         self._position += len(line)
         if self.at == self.row_at:
             self.first_end = self.at + len(line)
@@ -199,18 +218,21 @@ def _rows(lines: _Lines, delimiter: str, column: int) -> Iterator[Row]:
             row = next(source)
         except StopIteration:
             return
-        except (csv.Error, _Unclosed) as e:
-            unclosed = isinstance(e, _Unclosed) or "unexpected end" in str(e)
+        except _TooLong:
+            long = _LongRow(lines.reader, at, lines.newline, delimiter).find(line, column)
+            if lines.damaged and _UNCLOSED in (long.complaint or ""):
+                return
+            lines.go_back(long.following, line + long.lines)
+            source = csv.reader(lines, delimiter=delimiter, strict=True)
+            yield long
+            continue
+        except csv.Error as e:
+            unclosed = "unexpected end" in str(e)
             if unclosed and lines.damaged:
                 return
-            complaint = (
-                f"is not {'TSV' if delimiter == chr(9) else 'CSV'}: {'a quote is not closed' if unclosed else e}"
-            )
+            complaint = _is_not(delimiter, _UNCLOSED if unclosed else str(e))
             if unclosed:  # the rows after its first line may be good
-                if lines.first_end > at:
-                    lines.go_back(lines.first_end, line + 1)
-                else:
-                    _pass_line(lines)
+                lines.go_back(lines.first_end, line + 1)
             source = csv.reader(lines, delimiter=delimiter, strict=True)
         if not row:
             continue  # a blank line is no record, but has its number
@@ -221,15 +243,97 @@ def _rows(lines: _Lines, delimiter: str, column: int) -> Iterator[Row]:
         yield Row(at=at, following=lines.at, line=line, lines=lines.number - line, value=value, complaint=complaint)
 
 
-def _pass_line(lines: _Lines) -> None:
-    """Pass over a line that is too long to be a row."""
-    while True:
-        lines.row_at = lines.at
+def _is_not(delimiter: str, why: str) -> str:
+    return f"is not {'TSV' if delimiter == chr(9) else 'CSV'}: {why}"
+
+
+class _LongRow:
+    """A walk through a row of any length, mark by mark, as Python's csv takes it apart."""
+
+    def __init__(self, reader: Reader, at: int, newline: bytes, delimiter: str) -> None:
+        self._reader, self._newline, self._delimiter = reader, newline, delimiter
+        self._first = self._base = at
+        self._buffer, self._at = b"", 0
+        self._lines = 0
+        self._ends = re.compile(b"[\r\n" + re.escape(delimiter.encode()) + b"]")
+
+    def find(self, line: int, column: int) -> Row:
+        """The row, with the place of the value in its column."""
+        complaint, span, quoted, number = None, None, False, 0
         try:
-            next(lines, None)
-            return
-        except _Unclosed:
-            lines.skip_window()
+            while True:
+                start, end, has_quotes = self._value()
+                if number == column:
+                    span, quoted = (start, end), has_quotes
+                if self._peek() != ord(self._delimiter):
+                    break
+                self._at += 1
+                number += 1
+            self._end_of_row()
+            if span is None:
+                complaint = f"has {number + 1:,} columns, and the text should be in number {column + 1:,}"
+        except Broken as e:
+            complaint = _is_not(self._delimiter, str(e))
+            if str(e) == _UNCLOSED:  # the rows after its first line may be good
+                self._base, self._buffer, self._at, self._lines = self._first, b"", 0, 0
+            self._pass_line()
+        return Row(
+            at=self._first,
+            following=self._base + self._at,
+            line=line,
+            lines=max(1, self._lines),
+            complaint=complaint,
+            span=None if complaint is not None else span,
+            quoted=quoted,
+        )
+
+    def _value(self) -> tuple[int, int, bool]:
+        """Pass over a value; where it lies, between its quotes if it has them."""
+        if self._peek() != _QUOTE:
+            start = self._base + self._at
+            self._skip_to(self._ends)
+            return start, self._base + self._at, False
+        self._at += 1
+        start = self._base + self._at
+        while True:
+            if not self._skip_to(_QUOTES):
+                raise Broken(_UNCLOSED)
+            self._at += 1
+            if self._peek() != _QUOTE:
+                return start, self._base + self._at - 1, True
+            self._at += 1
+
+    def _end_of_row(self) -> None:
+        wrong = f"{self._delimiter!r} expected after '\"'"
+        while (byte := self._peek()) is not None:
+            if byte not in b"\r\n":
+                raise Broken(wrong)
+            self._at += 1
+            wrong = "a line end stands in a value without quotes"
+            if byte == self._newline[0]:
+                break
+        self._lines += 1
+
+    def _pass_line(self) -> None:
+        if self._skip_to(re.compile(self._newline)):
+            self._at += 1
+        self._lines += 1
+
+    def _skip_to(self, pattern: re.Pattern[bytes]) -> bool:
+        """Whether it is found; each line that ends before it is counted."""
+        while True:
+            found = pattern.search(self._buffer, self._at)
+            end = len(self._buffer) if found is None else found.start()
+            self._lines += self._buffer.count(self._newline, self._at, end)
+            self._at = end
+            if found is not None or self._peek() is None:
+                return found is not None
+
+    def _peek(self) -> int | None:
+        if self._at == len(self._buffer):
+            self._base += self._at
+            self._buffer, self._at = self._reader.read(self._base, _WINDOW), 0
+        return self._buffer[self._at] if self._buffer else None
 
 
 def _column(names: list[str], field: str) -> tuple[int, str | None]:
