@@ -1,5 +1,6 @@
 """Outputs → one output: merged, or in another format, without encoding anything again."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import xxhash
 
 from shardmill import folder as folders
-from shardmill import journal, machine, manifest, storage
+from shardmill import journal, listing, machine, manifest, storage
 from shardmill.corpus import CHUNK_TOKENS, Corpus, Split, open_corpus
 from shardmill.ends import Positions
 from shardmill.errors import OutputError, UsageError
@@ -20,6 +21,7 @@ from shardmill.formats.registry import Format, Output
 from shardmill.formats.shards import SPLITS, SplitName, Tokens
 from shardmill.formats.sides import Places
 from shardmill.formats.writer import FormatWriter
+from shardmill.inputs import InputFiles, Strings
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
 from shardmill.names import show
@@ -106,7 +108,8 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
                         if on_progress is not None:
                             on_progress(done, total)
             writer.finish()
-            made = _manifest(corpora, output, side, writer, made_by)
+            inputs = _all_inputs(corpora, files)
+            made = _manifest(corpora, output, side, writer, made_by, inputs)
             files.seal()
             files.publish()
         except BaseException:
@@ -126,7 +129,7 @@ def _make_room(target: Target, found: Format) -> None:
             f"{show(target.output)}: holds an unfinished job; finish it, pass --overwrite to replace it, or choose another folder with -o"
         )
     if not target.overwrite:
-        folders.completed(target.output, {"choices": {"format": found.name}}, ())
+        folders.completed(target.output, {"choices": {"format": found.name}}, InputFiles())
     folders.make_room(target.output, found, overwrite=target.overwrite)
 
 
@@ -153,7 +156,7 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
         index=target.index or (same and all(_has_index(corpus) for corpus in corpora)),
         provenance=provenance,
         tokenizer=name,
-        sources=tuple(str(item["path"]) for corpus in corpora for item in _inputs(corpus)),
+        sources=Strings(path for corpus in corpora for path in corpus.sources) if found.sides == "olmo" else (),
     )
 
 
@@ -328,8 +331,25 @@ def _place_reader(corpus: Corpus, split: SplitName, first_input: int) -> Callabl
     return read
 
 
-def _inputs(corpus: Corpus) -> list[dict[str, Any]]:
-    return list(corpus.manifest.job.get("inputs", ())) if corpus.manifest else []
+def _inputs(corpus: Corpus) -> listing.Inputs:
+    return corpus.manifest.job.get("inputs", []) if corpus.manifest else []
+
+
+def _all_inputs(corpora: list[Corpus], files: OutputFiles) -> listing.Inputs:
+    """The inputs of all of them as the manifest has them; many of them have a file of their own."""
+    every = [_inputs(corpus) for corpus in corpora]
+    count, sizes = sum(map(listing.count, every)), [listing.total_bytes(inputs) for inputs in every]
+
+    def lines() -> Iterator[bytes]:
+        for corpus, inputs in zip(corpora, every, strict=True):
+            yield from listing.lines_in(corpus.folder, inputs)
+
+    if count <= listing.MOST:
+        return [json.loads(line) for line in lines()]
+    for some in listing.in_pieces(lines()):
+        files.append(listing.NAME, some)
+    known = [size for size in sizes if size is not None]
+    return listing.summary(lines(), count, sum(known) if len(known) == len(sizes) else None)
 
 
 def _first_inputs(corpora: list[Corpus]) -> list[int]:
@@ -337,11 +357,13 @@ def _first_inputs(corpora: list[Corpus]) -> list[int]:
     firsts, total = [], 0
     for corpus in corpora:
         firsts.append(total)
-        total += len(_inputs(corpus))
+        total += listing.count(_inputs(corpus))
     return firsts
 
 
-def _manifest(corpora: list[Corpus], output: Output, side: str, writer: FormatWriter, made_by: str) -> Manifest:
+def _manifest(
+    corpora: list[Corpus], output: Output, side: str, writer: FormatWriter, made_by: str, inputs: listing.Inputs
+) -> Manifest:
     first = corpora[0].manifest
     job = first.job if first else {"choices": {}, "tokenizer_sha256": None, "vocabulary_size": None}
     choices = {
@@ -359,7 +381,7 @@ def _manifest(corpora: list[Corpus], output: Output, side: str, writer: FormatWr
         job={
             **job,
             "choices": choices,
-            "inputs": [item for corpus in corpora for item in _inputs(corpus)],
+            "inputs": inputs,
             "made_by": made_by,
             "made_of": [_fingerprint(corpus) for corpus in corpora],
         },
