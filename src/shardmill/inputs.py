@@ -212,9 +212,9 @@ class Paths(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         files = self._files
         names = enumerate(files._names)
-        begins = zip(files._first, itertools.chain(files._first[1:], (len(files),)), strict=True)
-        for folder, (first, until) in zip(files._folders, begins, strict=True):
-            for number, name in itertools.islice(names, until - first):
+        until = itertools.chain(itertools.islice(files._first, 1, None), (len(files),))
+        for folder, first, after in zip(files._folders, files._first, until):
+            for number, name in itertools.islice(names, after - first):
                 yield files._special[number].path if number in files._special else folder + name
 
 

@@ -9,7 +9,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -49,6 +48,7 @@ _CHECKED_EVERY = 1 << 14
 _READABLE_BY_ALL = 0o444
 _KNOWN_SUFFIXES = tuple(FORMATS)
 _NUMBERS = re.compile("([0-9]+)")
+_DIGITS = str.maketrans("123456789", "000000000")
 
 Found = InputFile | tuple[str, int, int]
 """An input; a plain file of this machine as its path, size and when it was modified."""
@@ -149,11 +149,17 @@ def in_natural_order(names: Iterable[str]) -> Iterator[str]:
     """All names are taken at once, but sorted some at a time: the keys of a million would take 300 MB."""
     rest = iter(names)
     runs: list[Iterable[str]] = []
-    while some := sorted(itertools.islice(rest, _SORTED_AT_ONCE), key=natural_key):
+    while some := _sorted(list(itertools.islice(rest, _SORTED_AT_ONCE))):
         if len(some) < _SORTED_AT_ONCE and not runs:
             return iter(some)
         runs.append(Strings(some))
     return heapq.merge(*runs, key=natural_key)
+
+
+def _sorted(names: list[str]) -> list[str]:
+    # With digits at the same places in all names, as in part-0001 and part-0002, their order is the natural one.
+    alike = len({name.translate(_DIGITS) for name in names}) <= 1
+    return sorted(names) if alike else sorted(names, key=natural_key)
 
 
 def _expand(pattern: str, search: _Search) -> Iterator[Found]:
@@ -277,7 +283,7 @@ def _no_text(folder: str) -> InputError:
 
 
 def _checked(path: str) -> str:
-    suffix = Path(path).suffix.lower()
+    suffix = os.path.splitext(path)[1].lower()
     if ".tar." in os.path.basename(path).lower():
         suffix = ".tar"
     if suffix in _NOT_TEXT:

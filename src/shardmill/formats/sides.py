@@ -159,7 +159,9 @@ class Olmo:
                 ends = np.minimum(some[:, 0], until)
                 if len(some):
                     out = out or self._open(split, shard)
-                    out.write(self._lines(start, ends, shard * length, some, numbers).encode())
+                    out.write(
+                        self._lines(start, ends, shard * length, some, numbers).encode("utf-8", "surrogateescape")
+                    )
                     start = int(ends[-1])
                 if start == until and out is not None:
                     out.close()
