@@ -1,11 +1,19 @@
 """Which files are read, and in which order."""
 
+import contextlib
 import os
+import re
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from shardmill import sources
 from shardmill.errors import InputError, ShardmillError, UsageError
-from shardmill.sources import find_inputs, natural_key
+from shardmill.sources import find_inputs, in_natural_order, natural_key
 
 
 def names(found):
@@ -89,3 +97,68 @@ def test_a_pipe_is_read_once_and_a_device_is_not(tmp_path):
 
 def test_natural_order_does_not_compare_numbers_with_words():
     assert sorted(["a", "1", "10", "2", "", "a1", "²"], key=natural_key)
+
+
+def obviously_natural_key(path):
+    """The oracle: piece by piece, numbers as numbers and before words."""
+    return [
+        (0, int(piece), piece) if piece.isdecimal() and piece.isascii() else (1, 0, piece)
+        for piece in re.split(r"([0-9]+)", path)
+    ]
+
+
+short = st.text(st.sampled_from("a0129-./é\udcff²\n~"), min_size=1, max_size=6)
+
+
+@given(st.lists(short, unique=True, max_size=40))
+def test_natural_order_is_that_of_the_oracle_however_few_are_sorted_at_once(given):
+    expected = sorted(given, key=obviously_natural_key)
+    for at_once in (1, 7, 1 << 16):
+        with patch.object(sources, "_SORTED_AT_ONCE", at_once):
+            assert list(in_natural_order(iter(given))) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(short.map(lambda name: name.strip("/.") + ".txt").filter(lambda name: "//" not in name), max_size=25))
+def test_folders_in_folders_come_in_the_natural_order_of_their_paths(given):
+    with tempfile.TemporaryDirectory() as folder:
+        for name in given:
+            path = Path(folder) / name
+            if not any(part.startswith(".") for part in name.split("/")):
+                with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text("text")
+        there = [os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names]
+        if there:
+            found = find_inputs([folder])
+            assert [file.path for file in found] == sorted(there, key=obviously_natural_key)
+
+
+def test_files_whose_hashes_are_equal_are_still_told_apart(tmp_path, monkeypatch):
+    write(tmp_path, *(f"{number}.txt" for number in range(5)))
+    (tmp_path / "9.txt").symlink_to("3.txt")
+    monkeypatch.setattr("shardmill.sources.xxhash.xxh3_64_intdigest", lambda _: 7)
+    given = [str(tmp_path / "4.txt"), str(tmp_path), str(tmp_path)]
+    assert names(find_inputs(given)) == ["4.txt", "0.txt", "1.txt", "2.txt", "3.txt"]
+
+
+def test_a_link_in_a_folder_and_what_it_leads_to_are_one_file(tmp_path):
+    write(tmp_path, "data/b.txt", "elsewhere/c.txt")
+    (tmp_path / "data/a.txt").symlink_to("b.txt")
+    (tmp_path / "data/folder").symlink_to(tmp_path / "elsewhere")
+    assert names(find_inputs([str(tmp_path / "data")])) == ["a.txt"]
+
+
+def test_a_list_too_long_for_the_memory_is_refused_before_all_are_found(tmp_path, monkeypatch):
+    write(tmp_path, *(f"{number}.txt" for number in range(20)))
+    monkeypatch.setattr("shardmill.sources._CHECKED_EVERY", 4)
+    with pytest.raises(UsageError, match=r"3\.txt: is input number 4.*--max-memory"):
+        find_inputs([str(tmp_path)], most_bytes=10)
+    assert len(find_inputs([str(tmp_path)], most_bytes=1 << 20)) == 20
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path):
+    write(tmp_path, "a.txt", "locked/b.txt")
+    answers = [os.scandir(tmp_path), PermissionError(13, "Permission denied")]  # root may read everything
+    with patch("os.scandir", side_effect=answers), pytest.raises(InputError, match=r"locked.*may not read"):
+        find_inputs([str(tmp_path)])

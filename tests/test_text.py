@@ -24,6 +24,7 @@ from shardmill.documents.text import (
     refuse_other_encodings,
 )
 from shardmill.errors import InputError
+from shardmill.inputs import InputFiles
 from shardmill.reading import InputFile, InputReader
 from shardmill.split import content_key
 
@@ -273,7 +274,7 @@ def test_a_survey_finds_the_passages_that_reading_finds(tmp_path, text, times, m
     file = InputFile(path=str(path), size=path.stat().st_size, modified_ns=path.stat().st_mtime_ns)
     found = [
         (block.after.offset, keys)
-        for block, keys, _ in plan.survey([file], dataclasses.replace(how, known={}), BEGINNING)
+        for block, keys, _ in plan.survey(InputFiles([file]), dataclasses.replace(how, known={}), BEGINNING)
     ]
     with InputReader(str(path)) as reader:
         parts = list(read_parts(BEGINNING, reader, 0, how))

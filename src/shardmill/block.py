@@ -78,10 +78,9 @@ def inspect(job: Job, block: Block) -> Inspected:
 def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspected) -> Milled:
     """One Block of text → its tokens: encode it, compare a sample, put in the end-of-text tokens, part train from val."""
     block = inspected.block
+    rules_of = plan.rules_by_file(job.files, job.rules)
     found = [
-        checked.pieces(
-            job.bases[part.file], plan.rules_for(job.files, job.files[part.file], job.rules), splitter.is_val
-        )
+        checked.pieces(job.files.base(part.file), rules_of(part.file), splitter.is_val)
         for part, checked in zip(block.parts, inspected.checked, strict=True)
     ]
     data = [piece for pieces in found for piece in pieces.data]

@@ -55,6 +55,8 @@ class Footprint:
     """The reserve for the reference on one span without a place to cut."""
     reading: int = 0
     """The reserve for what reading records and compressed files holds at once."""
+    files: int = 0
+    """The list of the inputs, which is there from the beginning to the end."""
     worker: int
     """The reserve for the blocks of one worker: one in work, and one that waits."""
 
@@ -77,20 +79,21 @@ def fit(max_memory: int, workers: int, footprint: Footprint) -> Budget:
     """As many of the workers as fit."""
     for count in range(workers, 0, -1):
         if _least(count, footprint) <= max_memory:
-            fixed = footprint.base + count * footprint.engine
+            fixed = footprint.base + footprint.files + count * footprint.engine
             free = max_memory - fixed - footprint.reference - footprint.reading - _SLACK - count * footprint.worker
             return Budget(
                 max_memory=max_memory, workers=count, in_flight=2 * count, high_water=fixed + int(free * _CACHE_SHARE)
             )
     least = -(-_least(1, footprint) // MIB) + 4  # measured anew the next time, a little more or less
+    listed = f" and a list of inputs that takes {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
     raise UsageError(
-        f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer on this machine; the smallest that works is {least}MiB, with one worker"
+        f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer{listed} on this machine; the smallest that works is {least}MiB, with one worker"
     )
 
 
 def _least(workers: int, footprint: Footprint) -> int:
     for_each = footprint.engine + footprint.worker + (_LEAST_FREE if footprint.engine else 0)
-    return footprint.base + footprint.reference + footprint.reading + _SLACK + workers * for_each
+    return footprint.base + footprint.files + footprint.reference + footprint.reading + _SLACK + workers * for_each
 
 
 def over(budget: Budget) -> bool:

@@ -356,7 +356,8 @@ def _summary(result: "Result") -> list[str]:
     if len(made.files) > _SHOWN_FILES:
         lines.append(f"and {len(made.files) - _SHOWN_FILES:,} files more, {made.tokens:,} tokens in all")
     counts, run = made.counts, result.run
-    plain = all(str(entry["path"]).lower().endswith((".txt", ".text", ".md")) for entry in made.job["inputs"])
+    inputs = made.job["inputs"]  # of very many, only a summary
+    plain = isinstance(inputs, list) and all(_is_plain(str(entry["path"])) for entry in inputs)
     share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens and plain else ""
     lines.append(
         f"{plural(counts.documents, 'document')} ({_left_out(counts)}), {size(counts.input_bytes)} of input{share}"
@@ -373,6 +374,10 @@ def _summary(result: "Result") -> list[str]:
             f'load it: np.memmap("{Path(result.output) / made.files[0].name}", dtype=np.{made.dtype}, mode="r")'
         )
     return lines
+
+
+def _is_plain(path: str) -> bool:
+    return path.lower().endswith((".txt", ".text", ".md"))
 
 
 def _left_out(counts: "Counts") -> str:

@@ -1,6 +1,7 @@
 """An output folder → its tokens and documents again, read by position: nothing is mapped, nothing stays open."""
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,11 +9,12 @@ from typing import overload
 
 import numpy as np
 
-from shardmill import ends, journal, manifest
+from shardmill import ends, journal, listing, manifest
 from shardmill.ends import Ends, Positions
 from shardmill.errors import InputError, UsageError
 from shardmill.formats.registry import FORMATS, Format
 from shardmill.formats.shards import SPLITS, SplitName, Tokens, TokenType
+from shardmill.inputs import Strings
 from shardmill.manifest import Manifest
 from shardmill.names import show
 from shardmill.reading import InputReader
@@ -174,6 +176,12 @@ class Corpus:
         """The text of some tokens; characters that are not whole become U+FFFD."""
         reference = self.reference
         return lambda ids: reference.decode([int(i) for i in ids]).decode("utf-8", "replace")
+
+    @cached_property
+    def sources(self) -> Sequence[str]:
+        """The paths of the inputs, by the numbers that provenance names them with."""
+        inputs = self.manifest.job.get("inputs", []) if self.manifest is not None else []
+        return Strings(str(json.loads(line)["path"]) for line in listing.lines_in(self.folder, inputs))
 
     @cached_property
     def reference(self) -> Reference:

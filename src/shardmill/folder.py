@@ -1,38 +1,41 @@
 """An output folder → what an earlier run left in it, and room for this one."""
 
 import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shardmill import journal, manifest, rejects, storage
+import numpy as np
+
+from shardmill import journal, listing, manifest, rejects, storage
 from shardmill.errors import OutputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.registry import Format
+from shardmill.inputs import InputFiles
 from shardmill.job import Job, versions
 from shardmill.journal import Left
 from shardmill.manifest import Counts, Manifest
 from shardmill.names import show
-from shardmill.sources import InputFile
 
 
-def refuse_to_replace_inputs(output: Path, files: tuple[InputFile, ...], format: Format) -> None:
+def refuse_to_replace_inputs(output: Path, files: InputFiles, format: Format) -> None:
     ours = [*_outputs(output, format), *(path for path in [output / manifest.NAME] if path.exists())]
-    for file in files if ours else ():
+    # The same file has the same size: with a million inputs, few must be looked at again.
+    alike = np.isin(files.sizes, [path.stat().st_size for path in ours]).nonzero()[0] if ours else ()
+    for file in (files[int(number)] for number in alike):
         if file.local and any(path.samefile(file.path) for path in ours):
             raise UsageError(
                 f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o"
             )
 
 
-def completed(output: Path, asked: dict[str, Any], files: tuple[InputFile, ...]) -> Manifest | None:
+def completed(output: Path, asked: dict[str, Any], files: InputFiles) -> Manifest | None:
     """The manifest if this very job is complete already; an error if another one is, or files that are not ours."""
     old = manifest.read(output) if output.is_dir() else None
     if old is not None:
-        changed = manifest.differences(old.job, asked)
+        changed = _changes(output, old.job, asked, files)
         if not changed:
-            changed = manifest.modified(output, files) + _pipes(files)
+            changed = listing.modified(output, files) + _pipes(files)
         if changed:
             raise _another_job(output, "holds the result of another job", changed)
         return old
@@ -78,14 +81,26 @@ def _left_by(job: Job) -> Left | None:
     counts = left.checkpoint.counts if left.checkpoint else Counts()
     if not counts.replaced_characters and not counts.documents_rejected and "choices" in began:
         began = {**began, "choices": {**began["choices"], "on_error": job.spec.on_error}}  # has not mattered yet
-    changed = manifest.differences(began, asked) + _pipes(job.files)
+    changed = _changes(job.output, began, asked, job.files) + _pipes(job.files)
     if changed:
         raise _another_job(job.output, "holds an unfinished job that is not this one", changed)
     return left
 
 
-def _pipes(files: Sequence[InputFile]) -> list[str]:
-    return [f"inputs: {show(file.path)} is a pipe, and may hold something else now" for file in files if file.once]
+def _changes(output: Path, before: dict[str, Any], asked: dict[str, Any], files: InputFiles) -> list[str]:
+    """Field by field. Of inputs that are too many for that, the first that differ."""
+    inputs, times = before.get("inputs"), before.get("modified")
+    if not isinstance(asked["inputs"], dict) and not isinstance(inputs, dict):
+        return manifest.differences(before, asked)
+    aside = {"inputs": None, "modified": None}
+    changed = manifest.differences({**before, **aside}, {**asked, **aside})
+    if inputs != asked["inputs"]:
+        return changed + listing.changes(output, inputs or [], files)
+    return changed + (listing.modified_since(times, files) if times is not None else [])
+
+
+def _pipes(files: InputFiles) -> list[str]:
+    return [f"inputs: {show(file.path)} is a pipe, and may hold something else now" for file in files.pipes]
 
 
 def _another_job(output: Path, what: str, changed: list[str]) -> OutputError:
@@ -101,7 +116,9 @@ def _outputs(output: Path, format: Format) -> list[Path]:
     """Files there that a job of this format would write, or might leave beside its own for a trainer to find."""
     if not output.is_dir():
         return []
-    return sorted(path for path in output.iterdir() if format.owns(path.name) or path.name == rejects.NAME)
+    return sorted(
+        path for path in output.iterdir() if format.owns(path.name) or path.name in (rejects.NAME, listing.NAME)
+    )
 
 
 def _made_before(output: Path) -> set[str]:
@@ -121,7 +138,7 @@ def make_room(output: Path, format: Format, *, overwrite: bool) -> None:
     storage.check_writable(output)
     if overwrite:
         own = {name for path in output.iterdir() if format.owns(name := path.name.removesuffix(storage.PARTIAL))}
-        names = sorted(_made_before(output) | own | {rejects.NAME})
+        names = sorted(_made_before(output) | own | {rejects.NAME, listing.NAME})
         for name in (manifest.NAME, manifest.RUN_NAME, journal.NAME, *names):
             storage.remove(output / name)
             storage.remove(output / (name + storage.PARTIAL))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardmill import budget, machine, plan, reading, split, storage
+from shardmill import budget, listing, machine, plan, reading, split, storage
 from shardmill.budget import Budget, Footprint
 from shardmill.documents import columns, text
 from shardmill.documents.pieces import BEGINNING, Position
@@ -19,10 +19,11 @@ from shardmill.errors import InputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.registry import Output
 from shardmill.formats.shards import TokenType
+from shardmill.inputs import InputFiles
 from shardmill.manifest import when
 from shardmill.names import show
 from shardmill.plan import Block
-from shardmill.sources import InputFile, find_inputs
+from shardmill.sources import find_inputs
 from shardmill.spec import Limits, Spec, Split
 from shardmill.split import Splitter
 from shardmill.tokens.check import SHARE
@@ -30,8 +31,6 @@ from shardmill.tokens.encoder import Encoder, Engines, choose_engines
 from shardmill.tokens.gigatoken import FEW_PIECES
 from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
 
-# Looking into more files than this would take longer than a user waits for an answer.
-_SAMPLED_FILES = 4096
 # What this process has resident before the first block when it is the command and nothing else, at most.
 _OWN_BASE = 160 << 20
 # What a pipe is taken for until its end is reached: too much for a shortcut.
@@ -43,9 +42,7 @@ class Job:
     """What is read, how it is cut, what encodes it, what is written, and within which budget."""
 
     spec: Spec
-    files: tuple[InputFile, ...]
-    bases: tuple[int, ...]
-    """Where each file begins when all are laid end to end."""
+    files: InputFiles
     total_bytes: int
     """0 when a pipe is among the files: nobody knows."""
     tokenizer: Tokenizer
@@ -75,52 +72,44 @@ class Job:
         return describe(self.spec, self.files, self.tokenizer)
 
 
-def describe(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer) -> dict[str, Any]:
-    sampled = len(files) <= _SAMPLED_FILES
+def describe(spec: Spec, files: InputFiles, tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "choices": {**spec.choices(), "tokenizer": tokenizer.name},
-        "inputs": [{"path": file.path, "bytes": file.size, **_fingerprint(file, sampled=sampled)} for file in files],
+        "inputs": listing.describe(files),
         "tokenizer_sha256": tokenizer.digest,
         "vocabulary_size": tokenizer.size,
     }
 
 
-def _fingerprint(file: InputFile, *, sampled: bool) -> dict[str, str]:
-    """What tells a changed input from this one, beside its size."""
-    if file.version:
-        return {"version": file.version}
-    return {"sample": reading.sample(file.path)} if sampled and file.local else {}
-
-
 def versions(job: Job) -> dict[str, Any]:
     """All that must not change while a job is unfinished: also what tells of edited inputs and other tokens."""
+    times = listing.times(job.files)
     return {
         **job.describe(),
         "reference": job.engines.reference.version,
-        "modified": [when(file.modified_ns) for file in job.files],
+        "modified": [when(time) for time in times] if isinstance(times, list) else times,
     }
 
 
-def find(spec: Spec, limits: Limits | None = None) -> tuple[tuple[InputFile, ...], Tokenizer]:
+def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenizer]:
     """The cheap questions: what there is to read, with which tokenizer, and whether the choices go together."""
     registry.check(spec)
-    files = find_inputs(spec.inputs, patience=(limits or Limits()).network_seconds)
+    limits = limits or Limits()
+    files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.resolved_memory())
     mode, fraction = _val_choice(spec)
-    pipe = next((file for file in files if file.once), None)
-    if pipe is not None and mode != "hash" and fraction:
+    if files.pipes and mode != "hash" and fraction:
         raise UsageError(
-            f"--split {mode} with {show(pipe.path)}: how long a pipe is, and so where the {mode} of the text ends, is known only at its end; leave --split out, or save the data as a file first"
+            f"--split {mode} with {show(files.pipes[0].path)}: how long a pipe is, and so where the {mode} of the text ends, is known only at its end; leave --split out, or save the data as a file first"
         )
     return files, load(spec.tokenizer)
 
 
-def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, limits: Limits) -> Job:
+def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits) -> Job:
     """Decide everything that the work itself must not decide."""
     machine.keep_freed_memory()
-    known = all(file.size is not None for file in files)
-    total = sum(file.size or 0 for file in files) if known else 0
-    likely = total if known else _UNKNOWN_BYTES
-    writes = registry.plan_output(spec, tokenizer, tuple(file.path for file in files), likely)
+    total = files.total_bytes if files.known else 0
+    likely = total if files.known else _UNKNOWN_BYTES
+    writes = registry.plan_output(spec, tokenizer, files.paths, likely)
     mode, fraction = _val_choice(spec)
     separator = text.escaped(spec.separator) if spec.separator is not None else None
     look = plan.look(files, spec.input_format, spec.field)
@@ -128,8 +117,7 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     side = spec.eot if spec.eot != "auto" else _eot_side(writes, one_text=one_text)
     eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
     engines = choose_engines(tokenizer, limits.engine, likely, limits.cache_folder())
-    buffers = max(map(reading.read_buffers, files))
-    keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers)
+    keep = _fit_budget(spec, engines, limits, look, files, many=not one_text)
     rules = TextRules(
         cuts=tokenizer.cuts,
         key=(lambda head, _: split.content_key(head, spec.seed)) if mode == "hash" else (lambda _, offset: offset),
@@ -150,7 +138,6 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     return Job(
         spec=spec,
         files=files,
-        bases=tuple(plan.file_bases(files)),
         total_bytes=total,
         tokenizer=tokenizer,
         engines=engines,
@@ -181,7 +168,7 @@ def choose_splitter(
         return Splitter(mode=job.split, limit=rules.border)
     if not fraction:
         return Splitter(mode="hash", limit=0)
-    if any(file.once for file in job.files):
+    if job.files.pipes:
         return split.by_threshold(fraction)
     if left is not None and "limit" in left:
         return Splitter(mode="hash", limit=int(left["limit"]))
@@ -191,9 +178,11 @@ def choose_splitter(
         found.highest, found.lowest = left["highest"], left["lowest"]
         start = Position(**left["position"])
     saved = time.monotonic()
-    glance = left is None and rules.wanted is None and not job.plain
-    if glance and plan.has_records(job.files, rules, split.enough(fraction)):
-        found.records = math.ceil(split.enough(fraction))
+    if left is None and rules.wanted is None:
+        enough = split.enough(fraction)
+        # A file of text is at least one document, be it empty.
+        if len(job.files) >= enough if job.plain else plan.has_records(job.files, rules, enough):
+            found.records = math.ceil(enough)
     for block, keys, records in _blocks_with_keys(job, start) if not _is_enough(found, job) else ():
         found.add(keys)
         found.records += records
@@ -230,8 +219,7 @@ def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[i
         return [key for keys, _ in found for key in keys], sum(records for _, records in found)
 
     if job.plain:
-        running = all(plan.rules_for(job.files, file, job.rules).passage_bytes for file in job.files)
-        if running and job.rules.wanted is None and job.spec.on_error != "skip":
+        if plan.all_running(job.files, job.rules) and job.rules.wanted is None and job.spec.on_error != "skip":
             yield from plan.survey(job.files, job.rules, start)
         else:
             yield from ((block, *keys(block)) for block in blocks)
@@ -249,7 +237,7 @@ def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[i
 
 def _keys(job: Job, part: plan.Part) -> tuple[list[int], int]:
     """The keys of what a Part will write, and how many records it has. A bad one is told by the work itself, in its turn."""
-    base = job.bases[part.file]
+    base = job.files.base(part.file)
     if isinstance(part, Part) and job.spec.on_error != "skip":  # whether it is UTF-8 does not matter here
         return text.keys_and_count(part, base, job.rules)
     try:
@@ -270,11 +258,11 @@ def _eot_side(writes: Output, *, one_text: bool) -> str:
 
 
 def _fit_budget(
-    spec: Spec, engines: Engines, limits: Limits, look: plan.Look, *, many: bool, buffers: int = 0
+    spec: Spec, engines: Engines, limits: Limits, look: plan.Look, files: InputFiles, *, many: bool
 ) -> Budget:
     """Measure what the libraries and one engine take here, and see what the budget allows beside them.
 
-    For many documents the fast engine needs one library more. What is read ahead takes buffers.
+    For many documents the fast engine needs one library more. The list of the inputs is there already.
     """
     engines.reference.encode(b"warm")
     machine.give_back_freed_memory()
@@ -283,8 +271,10 @@ def _fit_budget(
     first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1), suspicious=False)  # imports what is imported late
     engine = max(0, machine.rss() - before) if engines.guard is not None else 0
     del first
+    before -= files.nbytes
     footprint = Footprint(
-        base=before + buffers,
+        base=before + max(map(reading.read_buffers, files.special), default=0),
+        files=files.nbytes,
         engine=engine,
         reference=budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes),
         reading=budget.reading_reserve(look.window, look.held),
@@ -293,5 +283,5 @@ def _fit_budget(
     max_memory = limits.resolved_memory()
     if limits.max_memory is None:  # what a notebook or program held before is not ours to count
         max_memory += max(0, before - _OWN_BASE)
-        max_memory += max(0, min(footprint.reading, machine.memory() // 4 - max_memory))
+        max_memory += max(0, min(footprint.reading + footprint.files, machine.memory() // 4 - max_memory))
     return budget.fit(max_memory, limits.resolved_workers(), footprint)

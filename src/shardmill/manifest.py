@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,16 +10,16 @@ from typing import Any
 from shardmill.errors import OutputError
 from shardmill.formats.shards import Shard, SideFile
 from shardmill.names import show
-from shardmill.sources import InputFile
 from shardmill.storage import read_small, write_whole
 
 FORMAT = 1
 NAME = "manifest.json"
 RUN_NAME = "run.json"
 _LARGEST = 1 << 30
+_LONGEST_VALUE = 4096
 # All names that the formats give, so that a made-up manifest or journal cannot have other files replaced.
 _OURS = re.compile(
-    r"((edufineweb_|fineweb_)?(train|val)[-_]?[0-9]*\.(bin|npy|ds|ds\.index|ds\.metadata|idx|ends|places|rows|csv\.gz))|rejects\.jsonl",
+    r"((edufineweb_|fineweb_)?(train|val)[-_]?[0-9]*\.(bin|npy|ds|ds\.index|ds\.metadata|idx|ends|places|rows|csv\.gz))|(rejects|manifest\.inputs)\.jsonl",
     re.ASCII,
 )
 
@@ -93,7 +92,11 @@ def _check_types(content: dict[str, Any]) -> None:
     """Whoever reads a manifest relies on these."""
     listed = [*content["files"], *content["sides"]]
     numbers = [file["tokens"] for file in content["files"]] + [file["bytes"] for file in listed]
-    numbers += [*content["counts"].values(), *(entry["bytes"] or 0 for entry in content["job"]["inputs"])]
+    inputs = content["job"]["inputs"]  # each, or a word about all of them: listing.py
+    numbers += [*content["counts"].values()]
+    numbers += (
+        [inputs["files"], inputs["bytes"] or 0] if isinstance(inputs, dict) else [e["bytes"] or 0 for e in inputs]
+    )
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise ValueError("a count is not a whole number")
     if content["dtype"] not in ("uint16", "uint32") or type(content["job"]["vocabulary_size"]) not in (int, type(None)):
@@ -135,19 +138,6 @@ def read(folder: Path) -> Manifest | None:
         ) from e
 
 
-def modified(folder: Path, files: Sequence[InputFile]) -> list[str]:
-    """Inputs of the complete job in this folder that were modified since, as far as run.json knows."""
-    try:
-        before = json.loads(read_small(folder / RUN_NAME, _LARGEST))["inputs_modified_ns"]
-        return [
-            f"{show(file.path)}: was modified {when(time)}, is now {when(file.modified_ns)}"
-            for time, file in zip(before, files, strict=True)
-            if time != file.modified_ns
-        ]
-    except (OSError, ValueError, KeyError, TypeError, OutputError):
-        return []
-
-
 def when(time_ns: int) -> str:
     """A time as people read it, to the last digit."""
     seconds, rest = divmod(time_ns, 10**9)
@@ -184,4 +174,5 @@ def _list_differences(before: list[Any], after: list[Any], place: str) -> list[s
 
 
 def _brief(value: Any) -> str:
-    return show(repr(value))
+    brief = repr(value)
+    return show(brief if len(brief) <= _LONGEST_VALUE else brief[:_LONGEST_VALUE] + " …")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from shardmill import folder, machine, rejects, storage
+from shardmill import folder, listing, machine, rejects, storage
 from shardmill.block import Milled
 from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.errors import MismatchError, ShardmillError, TemporaryError
@@ -98,7 +98,7 @@ def prepare(
     if complete is not None and not folder.unfinished(output):
         return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
-    report(_progress("loading", sum(file.size or 0 for file in files), Done()))
+    report(_progress("loading", files.total_bytes, Done()))
     job = make_job(spec, files, tokenizer, limits)
     with locked(output):
         if not overwrite and (complete := folder.completed(output, asked, files)) is not None:
@@ -130,6 +130,7 @@ def _run(
         files = OutputFiles(job.output, at.files, drop_behind=job.big)
         writer = FormatWriter(job.writes, files, at.extra, finished=at.finished)
         files.verify()
+        _list_inputs(job, files)
         splitter = choose_splitter(job, left.split if left else None, log.split, _first_pass_reporter(job, report))
         output = _Output(job, writer, files, log, limits, at)
         try:
@@ -153,6 +154,14 @@ def _run(
     finally:
         log.close()
     return made, output.done
+
+
+def _list_inputs(job: Job, files: OutputFiles) -> None:
+    """Inputs that are too many for the manifest get a file of their own."""
+    if len(job.files) > listing.MOST and listing.NAME not in files.states():
+        for some in listing.in_pieces(listing.lines_of(job.files)):
+            files.append(listing.NAME, some)
+        files.full(listing.NAME)
 
 
 class _Output:
@@ -237,8 +246,7 @@ class _Output:
 
 def _manifest_of(job: Job, done: Done, writer: Writer) -> Manifest:
     limited = job.spec.limit_documents is not None or job.spec.limit_tokens is not None
-    known = all(file.size is not None for file in job.files)
-    if done.counts.input_bytes != job.total_bytes and known and not limited:  # I6
+    if done.counts.input_bytes != job.total_bytes and job.files.known and not limited:  # I6
         raise ShardmillError(
             f"{done.counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
         )
@@ -325,7 +333,7 @@ def _run_report(job: Job, done: Done, seconds: float) -> dict[str, Any]:
         "reference": job.engines.reference.version,
         "checked_bytes": done.checked_bytes,
         "checked_share": round(done.checked_bytes / max(1, here), 6),
-        "inputs_modified_ns": [file.modified_ns for file in job.files],
+        "inputs_modified_ns": listing.times(job.files),
         "workers": job.budget.workers,
         "block_bytes": job.rules.block_bytes,
         "max_memory": job.budget.max_memory,

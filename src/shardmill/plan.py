@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,13 +15,14 @@ from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
 from shardmill.documents.rules import BOM, FIRST_PART_BYTES, TextRules
 from shardmill.errors import InputError
+from shardmill.inputs import InputFiles
 from shardmill.names import show
-from shardmill.reading import InputReader, Reader, open_input
-from shardmill.sources import InputFile
+from shardmill.reading import InputFile, InputReader, Reader, open_input, read_whole
 from shardmill.spec import WHOLE_FILE_BYTES, InputFormat
 
 _MAX_PARTS = 4096
 _LOOKS = 32
+_SMALL_BYTES = FIRST_PART_BYTES
 # Passages of the first pass that are kept for the second: for some gigabytes of text a few megabytes.
 _KNOWN_PARTS = 8192
 
@@ -72,7 +74,7 @@ class Block:
 
 
 def blocks(
-    files: Sequence[InputFile],
+    files: InputFiles,
     rules: TextRules,
     start: Position = BEGINNING,
     index: int = 0,
@@ -98,7 +100,7 @@ def blocks(
         if part is not None:
             parts.append(part)
             size += part.size
-    pipe = next((file for file in files if file.size is None), None)
+    pipe = next(iter(files.pipes), None)
     if pipe is not None and not (done or index) and not any(isinstance(p, Counted) and p.error for p in parts):
         raise InputError(
             f"{show(pipe.path)}: nothing to mill, {'standard input' if pipe.path == '-' else 'the pipe'} is empty; did the command before it fail?"
@@ -107,19 +109,21 @@ def blocks(
         yield Block(index=index, parts=tuple(parts), input_bytes=done, after=after)
 
 
-def file_bases(files: Sequence[InputFile]) -> list[int]:
-    """Where each file begins when all are laid end to end; a pipe, whose length is not known, counts as nothing."""
-    bases, total = [], 0
-    for file in files:
-        bases.append(total)
-        total += file.size or 0
-    return bases
-
-
-def rules_for(files: Sequence[InputFile], file: InputFile, rules: TextRules) -> TextRules:
+def rules_by_file(files: InputFiles, rules: TextRules) -> Callable[[int], TextRules]:
     """Running text is judged for train or val by passages; a small file among others, as the document it is."""
-    running = rules.separator is None and (len(files) == 1 or file.size is None or file.size > WHOLE_FILE_BYTES)
-    return rules if running else dataclasses.replace(rules, passage_bytes=None)
+    whole = dataclasses.replace(rules, passage_bytes=None)
+
+    def choose(number: int) -> TextRules:
+        size = files.size(number)
+        return rules if len(files) == 1 or size is None or size > WHOLE_FILE_BYTES else whole
+
+    return choose if rules.separator is None else lambda _: whole
+
+
+def all_running(files: InputFiles, rules: TextRules) -> bool:
+    """Whether all of it is running text, judged by passages."""
+    large = len(files) == 1 or bool((files.sizes > WHOLE_FILE_BYTES).all())
+    return rules.separator is None and rules.passage_bytes is not None and large
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,11 +138,12 @@ class Look:
     """What of them must be held at once: a page, a record batch, a record of a compressed stream. 0: nothing."""
 
 
-def look(files: Sequence[InputFile], asked: InputFormat, field: str) -> Look:
+def look(files: InputFiles, asked: InputFormat, field: str) -> Look:
     """Open the files that are not plain text by name, a few of them, and the first of the others."""
-    odd = [file for file in files if detect.suffixes(file.path)[0] not in detect.TEXT or file.once]
-    plain, window, held = not odd and asked in ("auto", "text"), 0, 0
-    for file in [*files[:1], *odd[:: max(1, len(odd) // _LOOKS)]]:
+    names = enumerate(files.paths)
+    odd = array("q", (number for number, path in names if not path.endswith(detect.TEXT) and not _is_text(path)))
+    plain, window, held = not odd and not files.pipes and asked in ("auto", "text"), 0, 0
+    for file in (files[number] for number in (0, *odd[:: max(1, len(odd) // _LOOKS)])):
         if file.once:
             continue
         with contextlib.suppress(InputError), open_input(file) as reader:
@@ -160,13 +165,14 @@ def look(files: Sequence[InputFile], asked: InputFormat, field: str) -> Look:
     return Look(plain=plain, window=window, held=held)
 
 
-def survey(files: Sequence[InputFile], rules: TextRules, start: Position) -> Iterator[tuple[Block, list[int], int]]:
+def survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[tuple[Block, list[int], int]]:
     """For the first pass over running text: Blocks without their Parts, the keys of their passages, and how many.
 
     What is found is kept for the second pass, as far as there is room.
     """
-    for number, (file, base) in enumerate(zip(files, file_bases(files), strict=True)):
-        if number < start.file or not file.size:
+    for number in range(start.file, len(files)):
+        file, base = files[number], files.base(number)
+        if not file.size:
             continue
         with open_input(file) as reader:
             mark = len(BOM) if reader.read(0, len(BOM)) == BOM else 0
@@ -180,7 +186,7 @@ def survey(files: Sequence[InputFile], rules: TextRules, start: Position) -> Ite
                 yield Block(index=0, parts=(), input_bytes=done, after=after), list(found.keys), len(found.keys)
 
 
-def has_records(files: Sequence[InputFile], rules: TextRules, enough: float) -> bool:
+def has_records(files: InputFiles, rules: TextRules, enough: float) -> bool:
     """Whether there are surely so many records, as a glance at files of JSON lines and Parquet tells; no otherwise."""
     for file in files:
         try:
@@ -214,8 +220,12 @@ def is_text(file: InputFile, asked: InputFormat) -> bool:
         return False  # told in its turn
 
 
+def _is_text(path: str) -> bool:
+    return detect.suffixes(path)[0] in detect.TEXT
+
+
 def _all_parts(
-    files: Sequence[InputFile],
+    files: InputFiles,
     rules: TextRules,
     start: Position,
     *,
@@ -223,16 +233,18 @@ def _all_parts(
     stop: threading.Event | None,
 ) -> Iterator[tuple[Part | None, int, Position]]:
     """Each Part, how many bytes are done with it, and where reading goes on; None: the end of a file, only bytes are done."""
-    for number, (file, base) in enumerate(zip(files, file_bases(files), strict=True)):
-        if number < start.file:
-            continue
+    rules_of = rules_by_file(files, rules)
+    for number, file in enumerate(files.since(start.file), start.file):
         position = start if number == start.file else Position(file=number)
         done = -1
         try:
+            if position.offset == 0 and (small := _small_text(file, number, rules_of(number))) is not None:
+                yield small, file.size or 0, Position(file=number + 1)
+                continue
             with open_input(file, drop_behind=drop_behind, stop=stop, spool=rules.spool) as reader:
-                _refuse_changed(file, reader)
+                _refuse_changed_reader(file, reader)
                 source = _Source(file, reader, rules)
-                for part in source.parts(position, base, rules_for(files, file, rules)):
+                for part in source.parts(position, files.base(number), rules_of(number)):
                     if done < 0:
                         done = source.spent(position)
                     spent = source.spent(part.after) if part.after.file == number else max(done, file.size or 0)
@@ -240,7 +252,7 @@ def _all_parts(
                     done = spent
                 if done < 0:
                     done = source.spent(position)
-                _refuse_changed(file, reader)  # while it was read: what was read may be of two versions
+                _refuse_changed_reader(file, reader)  # while it was read: what was read may be of two versions
         except InputError as e:
             yield _failed(file, number, e, rules), 0, Position(file=number + 1)
             if rules.on_error != "skip":
@@ -248,10 +260,36 @@ def _all_parts(
         yield None, max(0, (file.size or 0) - max(done, 0)), Position(file=number + 1)
 
 
-def _refuse_changed(file: InputFile, reader: Reader) -> None:
-    if not isinstance(reader, InputReader):
-        return
-    size, modified_ns = reader.now()
+def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
+    """All of a small file of plain text in one go: of a million files, most are such. None: read it the usual way."""
+    small = file.size and file.size <= min(_SMALL_BYTES, rules.block_bytes, rules.max_run_bytes)
+    if not small or not file.local or rules.passage_bytes is not None or not file.path.endswith(detect.TEXT):
+        return None
+    data, found = read_whole(file.path, file.size or 0)
+    _refuse_changed(file, found.st_size, found.st_mtime_ns)
+    if rules.input_format not in ("auto", "text") or not detect.is_plain(data):
+        return None
+    text.refuse_other_encodings(file.path, data[: detect.HEAD_BYTES])
+    mark = len(BOM) if data.startswith(BOM) else 0
+    if len(data) == mark:
+        return None
+    return text.Part(
+        file=number,
+        offset=mark,
+        begin=mark,
+        data=data[mark:] if mark else data,
+        open=False,
+        mark=bool(mark),
+        path=file.path,
+    )
+
+
+def _refuse_changed_reader(file: InputFile, reader: Reader) -> None:
+    if isinstance(reader, InputReader):
+        _refuse_changed(file, *reader.now())
+
+
+def _refuse_changed(file: InputFile, size: int, modified_ns: int) -> None:
     if size != file.size:
         raise InputError(
             f"{show(file.path)}: had {file.size:,} bytes when the job began and has {size:,} now; let whatever writes it finish, then start again with --overwrite"

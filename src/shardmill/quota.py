@@ -19,7 +19,7 @@ class Quota:
         self._documents, self._tokens = (
             None if limit is None else limit - done for limit, done in zip(limits, (ended, tokens), strict=True)
         )
-        self._bases = job.bases
+        self._files = job.files
         self._input_bytes = input_bytes
         self.full = self._documents == 0 or self._tokens == 0
 
@@ -49,7 +49,7 @@ class Quota:
 
     def _beginning(self, milled: Milled, trace: Trace, pieces: int, tokens: int) -> Milled:
         """Counted are the bytes of the files before the one where the limit is: they do not depend on blocks."""
-        spent = self._bases[trace.files[pieces - 1]] - self._input_bytes
+        spent = self._files.base(trace.files[pieces - 1]) - self._input_bytes
         runs, left = [], tokens
         for run in milled.runs:
             if left > 0:

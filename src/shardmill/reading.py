@@ -210,6 +210,21 @@ class PipeReader:
             raise input_error(self.path, e) from e
 
 
+def read_whole(path: str, size: int) -> tuple[bytes, os.stat_result]:
+    """So much of a small file of this machine, less only if it is shorter, and what it was like after that."""
+    try:
+        fd = os.open(path, os.O_RDONLY | FLAGS)
+        try:
+            data = pread(fd, size, 0)
+            while len(data) < size and (more := pread(fd, size - len(data), len(data))):
+                data += more
+            return data, os.fstat(fd)
+        finally:
+            os.close(fd)
+    except OSError as e:
+        raise input_error(path, e) from e
+
+
 def sample(path: str) -> str:
     """A checksum of a little of a file: its beginning, middle and end. Most edits show in it."""
     with InputReader(path) as reader:

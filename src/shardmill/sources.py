@@ -1,6 +1,7 @@
 """Paths, folders, globs, lists, URLs and standard input → InputFiles, in a stable order."""
 
 import glob
+import heapq
 import itertools
 import os
 import re
@@ -8,11 +9,14 @@ import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
+
+import numpy as np
+import xxhash
 
 from shardmill.documents.compression import SUFFIXES
 from shardmill.documents.detect import FORMATS, is_known
 from shardmill.errors import InputError, ShardmillError, UsageError
+from shardmill.inputs import InputFiles, Strings
 from shardmill.names import is_url, show
 from shardmill.places import Places
 from shardmill.reading import STDIN, input_error
@@ -24,32 +28,99 @@ _NOT_TEXT = (".zip", ".tar", ".tgz", ".7z", ".rar", ".bin", ".npy", ".npz", ".pt
 
 # What stands beside the text in folders that datasets saves, and in our own: it is not taken from a folder.
 _BESIDES = frozenset(
-    ("dataset_info.json", "dataset_dict.json", "state.json", "manifest.json", "run.json", "rejects.jsonl")
+    (
+        "dataset_info.json",
+        "dataset_dict.json",
+        "state.json",
+        "manifest.json",
+        "run.json",
+        "rejects.jsonl",
+        "manifest.inputs.jsonl",
+    )
 )
 
 
 # Addresses in a list are looked up side by side: one after the other, 2,000 would take minutes.
 _LOOKUPS = 16
+# So many names are sorted at once: a key takes 300 bytes.
+_SORTED_AT_ONCE = 1 << 16
+_CHECKED_EVERY = 1 << 14
+_READABLE_BY_ALL = 0o444
+_KNOWN_SUFFIXES = tuple(FORMATS)
+_NUMBERS = re.compile("([0-9]+)")
+_DIGITS = str.maketrans("123456789", "000000000")
+
+Found = InputFile | tuple[str, int, int]
+"""An input; a plain file of this machine as its path, size and when it was modified."""
 
 
-def find_inputs(patterns: Iterable[str], *, patience: float = NETWORK_SECONDS) -> tuple[InputFile, ...]:
-    """All files that the patterns mean: arguments in the order given, what each finds in natural order, none twice."""
-    _real_folder.cache_clear()  # the current folder may be another now
-    places = Places(patience)
-    found: dict[str, InputFile] = {}
+class _Search:
+    """One search: what it knows of the network, and whether it may find a file twice."""
+
+    def __init__(self, patience: float, *, doubtful: bool) -> None:
+        self.places = Places(patience)
+        self.doubtful = doubtful
+
+
+def find_inputs(
+    patterns: Iterable[str], *, patience: float = NETWORK_SECONDS, most_bytes: int | None = None
+) -> InputFiles:
+    """All files that the patterns mean: arguments in the order given, what each finds in natural order, none twice.
+
+    A list of them that would take more than most_bytes of memory is refused.
+    """
+    patterns = tuple(patterns)
+    search = _Search(patience, doubtful=len(patterns) > 1 or not os.path.isdir(patterns[0]))
+    files = InputFiles()
     for pattern in patterns:
-        for file in _read_list(pattern[1:], places) if pattern.startswith("@") else _expand(pattern, places):
-            identity = file.remote.identity if file.remote is not None else _real_path(file.path)
-            if file.once and identity in found:
-                raise UsageError(f"{show(file.path)}: is named twice, and can be read only once; name it once")
-            found.setdefault(identity, file)
-    files = tuple(found.values())
-    if all(file.size == 0 for file in files):
+        for found in _read_list(pattern[1:], search) if pattern.startswith("@") else _expand(pattern, search):
+            if isinstance(found, InputFile):
+                files.add(found)
+            else:
+                files.add_local(*found)
+            if not len(files) % _CHECKED_EVERY:
+                _refuse_too_many(files, most_bytes)
+    if search.doubtful and len(files) > 1:
+        files = _without_doubles(files)
+    if not files.total_bytes and files.known:
         names = ", ".join(show(file.path) for file in files[:3]) + (" …" if len(files) > 3 else "")
         raise InputError(
             f"{names}: nothing to mill, {'the file is' if len(files) == 1 else f'all {len(files):,} files are'} empty"
         )
     return files
+
+
+def _refuse_too_many(files: InputFiles, most_bytes: int | None) -> None:
+    if most_bytes is not None and files.nbytes > most_bytes:
+        raise UsageError(
+            f"{show(files[-1].path)}: is input number {len(files):,}, there are more, and their list alone takes more than the {most_bytes >> 20:,} MiB of memory that there are; pass a larger --max-memory, or mill some folders at a time and join the results with shardmill merge"
+        )
+
+
+def _without_doubles(files: InputFiles) -> InputFiles:
+    """The first of those that are the same file. Hashes find the candidates: a million names would be too many to keep."""
+    _real_folder.cache_clear()  # the current folder may be another now
+    hashes = np.fromiter(
+        (xxhash.xxh3_64_intdigest(_identity(file).encode("utf-8", "surrogatepass")) for file in files),
+        np.uint64,
+        len(files),
+    )
+    order = np.argsort(hashes, kind="stable")
+    alike = np.flatnonzero(np.diff(hashes[order]) == 0)
+    doubles: set[int] = set()
+    first = 0
+    for place in alike.tolist():
+        first = first if place and hashes[order[place]] == hashes[order[place - 1]] else place
+        number = int(order[place + 1])
+        if any(_identity(files[int(other)]) == _identity(files[number]) for other in order[first : place + 1]):
+            if files[number].once:
+                raise UsageError(f"{show(files[number].path)}: is named twice, and can be read only once; name it once")
+            doubles.add(number)
+    return InputFiles(file for number, file in enumerate(files) if number not in doubles) if doubles else files
+
+
+def _identity(file: InputFile) -> str:
+    return file.remote.identity if file.remote is not None else _real_path(file.path)
 
 
 def _real_path(path: str) -> str:
@@ -65,32 +136,50 @@ def _real_folder(path: str) -> str:
     return os.path.realpath(path)
 
 
-def natural_key(path: str) -> list[tuple[int, int, str]]:
+def natural_key(path: str) -> tuple[str | int, ...]:
     """Sorts part-2 before part-10, and the same everywhere: by code points, not by locale."""
-    return [
-        (0, int(piece), piece) if piece.isdecimal() and piece.isascii() else (1, 0, piece)
-        for piece in re.split(r"([0-9]+)", path)
-    ]
+    pieces = _NUMBERS.split(path)
+    key: list[str | int] = [pieces[0]]
+    for number, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        key += (int(number), number, text)
+    return tuple(key)
 
 
-def _expand(pattern: str, places: Places) -> Iterator[InputFile]:
+def in_natural_order(names: Iterable[str]) -> Iterator[str]:
+    """All names are taken at once, but sorted some at a time: the keys of a million would take 300 MB."""
+    rest = iter(names)
+    runs: list[Iterable[str]] = []
+    while some := _sorted(list(itertools.islice(rest, _SORTED_AT_ONCE))):
+        if len(some) < _SORTED_AT_ONCE and not runs:
+            return iter(some)
+        runs.append(Strings(some))
+    return heapq.merge(*runs, key=natural_key)
+
+
+def _sorted(names: list[str]) -> list[str]:
+    # With digits at the same places in all names, as in part-0001 and part-0002, their order is the natural one.
+    alike = len({name.translate(_DIGITS) for name in names}) <= 1
+    return sorted(names) if alike else sorted(names, key=natural_key)
+
+
+def _expand(pattern: str, search: _Search) -> Iterator[Found]:
     if pattern == STDIN:
         yield InputFile(path=STDIN, size=None, once=True)
     elif is_url(pattern):
-        yield from _on_the_network(pattern, places)
+        yield from _on_the_network(pattern, search.places)
     elif os.path.isdir(pattern):
-        yield from map(_stat, _files_in(pattern))
+        yield from map(_stat, _files_in(pattern, search))
     elif os.path.exists(pattern) or not glob.has_magic(pattern):
         yield _stat(_checked(pattern))
     else:
-        matches = sorted(glob.glob(pattern, recursive=True), key=natural_key)
-        if not matches:
-            raise InputError(f"{show(pattern)}: no file matches this pattern; try it with ls")
-        for match in matches:
+        match = None
+        for match in in_natural_order(glob.iglob(pattern, recursive=True)):
             if os.path.isdir(match):
-                yield from map(_stat, _files_in(match))
+                yield from map(_stat, _files_in(match, search))
             else:
                 yield _stat(_checked(match))
+        if match is None:
+            raise InputError(f"{show(pattern)}: no file matches this pattern; try it with ls")
 
 
 def _on_the_network(url: str, places: Places) -> Iterator[InputFile]:
@@ -102,7 +191,7 @@ def _on_the_network(url: str, places: Places) -> Iterator[InputFile]:
         yield InputFile(path=remote.path, size=remote.size, version=remote.version, remote=remote)
 
 
-def _read_list(path: str, places: Places) -> Iterator[InputFile]:
+def _read_list(path: str, search: _Search) -> Iterator[Found]:
     """The inputs that a file names, one a line, relative to its folder; blank lines and # comments aside."""
     folder = os.path.dirname(path)
     if is_url(path):
@@ -114,14 +203,14 @@ def _read_list(path: str, places: Places) -> Iterator[InputFile]:
                 if (line := line.strip()) and not line.startswith("#"):
                     yield number, line
 
-    def find(entry: tuple[int, str]) -> list[InputFile]:
+    def find(entry: tuple[int, str]) -> Iterator[Found]:
         number, line = entry
         try:
             if line.startswith("@") or line == STDIN:
                 raise UsageError(
                     f"{show(line)}: a list holds paths and addresses only; write ./{show(line)} for a file"
                 )
-            return list(_expand(line if is_url(line) else os.path.join(folder, line), places))
+            yield from _expand(line if is_url(line) else os.path.join(folder, line), search)
         except ShardmillError as e:
             raise type(e)(f"{show(path)} line {number:,}: {e}") from e
 
@@ -132,7 +221,7 @@ def _read_list(path: str, places: Places) -> Iterator[InputFile]:
                 empty = False
                 # Threads are for the network: for files of this machine they would only cost.
                 far = any(is_url(line) for _, line in batch)
-                for files in pool.map(find, batch) if far else map(find, batch):
+                for files in pool.map(lambda entry: list(find(entry)), batch) if far else map(find, batch):
                     yield from files
     except OSError as e:
         raise input_error(path, e) from e
@@ -140,23 +229,51 @@ def _read_list(path: str, places: Places) -> Iterator[InputFile]:
         raise InputError(f"{show(path)}: names no input; write one path or address a line")
 
 
-def _files_in(folder: str) -> Iterator[str]:
-    def unreadable(e: OSError) -> None:
-        raise input_error(str(e.filename), e)
-
-    names: list[str] = []
-    for parent, folders, files in os.walk(folder, onerror=unreadable):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        names += [os.path.join(parent, name) for name in files if _wanted(name)]
-    if not names:
+def _files_in(folder: str, search: _Search) -> Iterator[str]:
+    none = True
+    for path in _walk(folder, search):
+        none = False
+        yield path
+    if none:
         raise _no_text(folder)
-    yield from sorted(names, key=natural_key)
+
+
+def _walk(folder: str, search: _Search) -> Iterator[str]:
+    """Folder by folder, yet in the natural order of all paths: the names of folders are sorted with their slash."""
+    try:
+        with os.scandir(folder) as entries:
+            names = in_natural_order(_names(entries, search))
+    except OSError as e:
+        raise input_error(folder, e) from e
+    prefix = os.path.join(folder, "")
+    for name in names:
+        if name.endswith("/"):
+            yield from _walk(prefix + name, search)
+        else:
+            yield prefix + name
+
+
+def _names(entries: Iterator[os.DirEntry[str]], search: _Search) -> Iterator[str]:
+    """What is taken from a folder: wanted files, and folders, each with a slash behind its name; links to folders aside."""
+    for entry in entries:
+        name = entry.name
+        if name.startswith("."):
+            continue
+        if entry.is_symlink():
+            if not os.path.isdir(entry.path) and _wanted(name):
+                search.doubtful = True
+                yield name
+        elif entry.is_dir():
+            yield name + "/"
+        elif _wanted(name):
+            yield name
 
 
 def _wanted(path: str) -> bool:
     """Whether a file is taken from a folder, by its path below that folder."""
     names = path.split("/")
-    return is_known(names[-1]) and names[-1] not in _BESIDES and not any(name.startswith(".") for name in names)
+    known = names[-1].endswith(_KNOWN_SUFFIXES) or is_known(names[-1])
+    return known and names[-1] not in _BESIDES and not any(name.startswith(".") for name in names)
 
 
 def _no_text(folder: str) -> InputError:
@@ -166,7 +283,7 @@ def _no_text(folder: str) -> InputError:
 
 
 def _checked(path: str) -> str:
-    suffix = Path(path).suffix.lower()
+    suffix = os.path.splitext(path)[1].lower()
     if ".tar." in os.path.basename(path).lower():
         suffix = ".tar"
     if suffix in _NOT_TEXT:
@@ -176,10 +293,10 @@ def _checked(path: str) -> str:
     return path
 
 
-def _stat(path: str) -> InputFile:
+def _stat(path: str) -> Found:
     try:
         found = os.stat(path)
-        if not os.access(path, os.R_OK):
+        if found.st_mode & _READABLE_BY_ALL != _READABLE_BY_ALL and not os.access(path, os.R_OK):
             raise PermissionError(13, "Permission denied", path)
     except OSError as e:
         raise input_error(path, e) from e
@@ -187,4 +304,4 @@ def _stat(path: str) -> InputFile:
         return InputFile(path=path, size=None, once=True)
     if not stat.S_ISREG(found.st_mode):
         raise InputError(f"{show(path)}: is not a file; devices are not read, but pipes are: … | shardmill prepare -")
-    return InputFile(path=path, size=found.st_size, modified_ns=found.st_mtime_ns)
+    return path, found.st_size, found.st_mtime_ns

@@ -207,6 +207,22 @@ def read_small(path: Path, largest: int) -> bytes:
     return data
 
 
+def read_lines(path: Path, longest: int) -> Iterator[bytes]:
+    """The lines of a file of ours, however many; it may come from a stranger, as for read_small."""
+    try:
+        with open(os.open(path, os.O_RDONLY | FLAGS | _NO_LINK | _NO_WAIT), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OutputError(f"{show(path)}: is not a plain file; choose another folder with -o")
+            while line := file.readline(longest + 1):
+                if len(line) > longest:
+                    raise OutputError(f"{show(path)}: has lines too long to be written by shardmill; it was changed")
+                yield line
+    except FileNotFoundError:
+        raise
+    except OSError as e:
+        raise _output_error(path, e, "read") from e
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a small file at once; it appears under its name only when it is whole."""
     file = GrowingFile(path)

@@ -1,5 +1,6 @@
 """Outputs → one output: merged, or in another format, without encoding anything again."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import xxhash
 
 from shardmill import folder as folders
-from shardmill import journal, machine, manifest, storage
+from shardmill import journal, listing, machine, manifest, storage
 from shardmill.corpus import Corpus, Split, open_corpus
 from shardmill.ends import Positions
 from shardmill.errors import OutputError, UsageError
@@ -20,6 +21,7 @@ from shardmill.formats.registry import Format, Output
 from shardmill.formats.shards import SPLITS, SplitName, Tokens
 from shardmill.formats.sides import Places
 from shardmill.formats.writer import FormatWriter
+from shardmill.inputs import InputFiles, Strings
 from shardmill.journal import Journal
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
@@ -116,6 +118,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
                     if on_progress is not None:
                         on_progress(done, total)
             writer.finish()
+            _list_inputs(corpora, files)
             made = _manifest(corpora, job, output, side, writer)
             files.seal(sync=target.sync)
             files.publish()
@@ -141,7 +144,7 @@ def _make_room(target: Target, found: Format, job: dict[str, Any]) -> Manifest |
     left, ours = None, False
     if not target.overwrite:
         left = journal.read(target.output)
-        complete = folders.completed(target.output, job, ())
+        complete = folders.completed(target.output, job, InputFiles())
         if complete is not None:
             folders.tidy(target.output)
             return complete
@@ -177,7 +180,7 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
         index=target.index or (same and all(_has_index(corpus) for corpus in corpora)),
         provenance=provenance,
         tokenizer=name,
-        sources=tuple(str(item["path"]) for corpus in corpora for item in _inputs(corpus)),
+        sources=Strings(path for corpus in corpora for path in corpus.sources) if found.sides == "olmo" else (),
     )
 
 
@@ -364,8 +367,30 @@ def _place_reader(corpus: Corpus, split: SplitName, first_input: int) -> Callabl
     return read
 
 
-def _inputs(corpus: Corpus) -> list[dict[str, Any]]:
-    return list(corpus.manifest.job.get("inputs", ())) if corpus.manifest else []
+def _inputs(corpus: Corpus) -> listing.Inputs:
+    return corpus.manifest.job.get("inputs", []) if corpus.manifest else []
+
+
+def _all_inputs(corpora: list[Corpus]) -> listing.Inputs:
+    """The inputs of all of them as the manifest has them."""
+    every = [_inputs(corpus) for corpus in corpora]
+    count, sizes = sum(map(listing.count, every)), [listing.total_bytes(inputs) for inputs in every]
+    if count <= listing.MOST:
+        return [json.loads(line) for line in _input_lines(corpora)]
+    known = [size for size in sizes if size is not None]
+    return listing.summary(_input_lines(corpora), count, sum(known) if len(known) == len(sizes) else None)
+
+
+def _list_inputs(corpora: list[Corpus], files: OutputFiles) -> None:
+    """Many inputs have a file of their own."""
+    if sum(listing.count(_inputs(corpus)) for corpus in corpora) > listing.MOST:
+        for some in listing.in_pieces(_input_lines(corpora)):
+            files.append(listing.NAME, some)
+
+
+def _input_lines(corpora: list[Corpus]) -> Iterator[bytes]:
+    for corpus in corpora:
+        yield from listing.lines_in(corpus.folder, _inputs(corpus))
 
 
 def _first_inputs(corpora: list[Corpus]) -> list[int]:
@@ -373,7 +398,7 @@ def _first_inputs(corpora: list[Corpus]) -> list[int]:
     firsts, total = [], 0
     for corpus in corpora:
         firsts.append(total)
-        total += len(_inputs(corpus))
+        total += listing.count(_inputs(corpus))
     return firsts
 
 
@@ -392,7 +417,7 @@ def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict
     return {
         **job,
         "choices": choices,
-        "inputs": [item for corpus in corpora for item in _inputs(corpus)],
+        "inputs": _all_inputs(corpora),
         "made_by": made_by,
         "made_of": [_fingerprint(corpus) for corpus in corpora],
     }

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
-from shardmill import corpus, ends, journal, manifest, rejects
+from shardmill import corpus, ends, journal, listing, manifest, rejects
 from shardmill.block import Milled
 from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import InputError, MismatchError, OutputError, UsageError
@@ -184,14 +184,13 @@ def _chunks(path: Path, start: int, end: int) -> Iterator[tuple[bytes, int]]:
 def _check_counts(folder: Path, made: Manifest) -> list[Problem]:
     """What the manifest says must add up (I6), and rejects.jsonl must list what was left out."""
     problems = []
-    counts, inputs = made.counts, made.job.get("inputs", [])
-    sizes = [entry["bytes"] for entry in inputs]
+    counts, expected = made.counts, listing.total_bytes(made.job.get("inputs", []))
     limited = any(made.job["choices"].get(name) for name in ("limit_documents", "limit_tokens"))
-    if None not in sizes and not limited and sum(sizes) != counts.input_bytes:
+    if expected is not None and not limited and expected != counts.input_bytes:
         problems.append(
             Problem(
                 file=manifest.NAME,
-                what=f"its inputs have {sum(sizes):,} bytes together, and {counts.input_bytes:,} were read",
+                what=f"its inputs have {expected:,} bytes together, and {counts.input_bytes:,} were read",
             )
         )
     path = folder / rejects.NAME
@@ -230,11 +229,11 @@ def _verify_source(
 ) -> Verified:
     """Mill the sources again, without writing, and compare."""
     spec, vocabulary = _spec_of(made, sources, tokenizer)
-    files = find_inputs(spec.inputs)
-    asked = describe(spec, files, vocabulary)
-    asked["inputs"] = [{**entry, "path": ""} for entry in asked["inputs"]]
-    was = {**made.job, "inputs": [{**entry, "path": ""} for entry in made.job["inputs"]]}
-    if changed := manifest.differences(was, asked):
+    files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.resolved_memory())
+    aside: dict[str, Any] = {"inputs": None}
+    changed = manifest.differences({**made.job, **aside}, {**describe(spec, files, vocabulary), **aside})
+    changed += listing.changes(checked.output, made.job["inputs"], files, paths=False)
+    if changed:
         problem = Problem(file="source", what="is not what the result was made of: " + "; ".join(changed[:5]))
         return dataclasses.replace(checked, problems=(problem,))
     limits = dataclasses.replace(limits, engine="reference") if how == "all" else limits

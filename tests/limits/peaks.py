@@ -21,7 +21,8 @@ code = subprocess.call(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 sys.exit(code)
 """
-_HUNG_SECONDS = 120
+_HUNG_SECONDS = 240
+RESULT = ("train.bin", "val.bin", "manifest.json", "manifest.inputs.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,7 @@ def smallest(text, output, *options):
 def _digests(output):
     """What must not depend on limits: the tokens and the manifest. They are removed, so that the folder can be used again."""
     digests = {}
-    for file in filter(Path.exists, (output / name for name in ("train.bin", "val.bin", "manifest.json"))):
+    for file in filter(Path.exists, (output / name for name in RESULT)):
         digests[file.name] = hashlib.blake2b(file.read_bytes()).hexdigest()
         file.unlink()
     return digests

@@ -82,6 +82,11 @@ def format_of(reader: Reader, asked: InputFormat) -> InputFormat:
     return asked
 
 
+def is_plain(head: bytes) -> bool:
+    """Whether nothing in the first bytes of a file speaks against plain text."""
+    return compression_of(head) is None and _by_content(head) is None and not head.startswith(tuple(_FOREIGN))
+
+
 def window(reader: Reader) -> int:
     """The memory that decompressing this file will take for itself; 0 for a file that is not compressed."""
     head = reader.read(0, 64)

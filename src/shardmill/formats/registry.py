@@ -3,7 +3,7 @@
 import functools
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,7 +71,7 @@ class Output:
     provenance: bool
     tokenizer: str
     """Its name, for those who want to read it."""
-    sources: tuple[str, ...] = ()
+    sources: Sequence[str] = ()
     """The paths of the inputs, by the numbers that documents name them with."""
 
     @property
@@ -200,7 +200,7 @@ def split_mode(spec: Spec) -> Split:
     return "first-shard" if get(spec.format).first_shard_is_val else "hash"
 
 
-def plan_output(spec: Spec, tokenizer: Tokenizer, sources: tuple[str, ...], input_bytes: int) -> Output:
+def plan_output(spec: Spec, tokenizer: Tokenizer, sources: Sequence[str], input_bytes: int) -> Output:
     """What the writer of this job must know, or why the tokens do not fit the format."""
     found = check(spec)
     dtype = choose_dtype(found, tokenizer.size, tokenizer.name, spec.dtype)

@@ -25,6 +25,7 @@ KINDS = {
     ".metadata": "metadata",
     ".csv.gz": "rows",
     rejects.NAME: "rejects",
+    "manifest.inputs.jsonl": "inputs",
 }
 # Entries that are put together at a time when a file is finished.
 _CHUNK = 1 << 16
@@ -135,7 +136,6 @@ class Olmo:
 
     def __init__(self, files: OutputFiles, output: Output) -> None:
         self._files, self._output = files, output
-        self._sources = [_quoted(path) for path in output.sources]
 
     def add(self, split: SplitName, ends: Positions, _: Positions, places: Places) -> None:
         rows = np.column_stack([ends.astype("<u8"), places])
@@ -159,7 +159,9 @@ class Olmo:
                 ends = np.minimum(some[:, 0], until)
                 if len(some):
                     out = out or self._open(split, shard)
-                    out.write(self._lines(start, ends, shard * length, some, numbers).encode())
+                    out.write(
+                        self._lines(start, ends, shard * length, some, numbers).encode("utf-8", "surrogateescape")
+                    )
                     start = int(ends[-1])
                 if start == until and out is not None:
                     out.close()
@@ -175,9 +177,9 @@ class Olmo:
 
     def _lines(self, start: int, ends: Positions, base: int, rows: Positions, numbers: Positions) -> str:
         starts = np.concatenate([[start], ends[:-1]]) - base
-        sources = self._sources
+        sources = self._output.sources
         return "".join(
-            f"{begin},{end},{number},{sources[source] if source < len(sources) else ''},{place}\r\n"
+            f"{begin},{end},{number},{_quoted(sources[source]) if source < len(sources) else ''},{place}\r\n"
             for begin, end, number, source, place in zip(
                 starts.tolist(),
                 (ends - base).tolist(),

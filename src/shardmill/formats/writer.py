@@ -88,7 +88,7 @@ class FormatWriter:
         return tuple(
             SideFile(
                 name=name,
-                split=None if kind == "rejects" else "val" if name.startswith("val") else "train",
+                split=None if kind in ("rejects", "inputs") else "val" if name.startswith("val") else "train",
                 kind=kind,
                 bytes=state.bytes,
                 checksums=state.all_checksums,

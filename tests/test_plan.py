@@ -1,0 +1,89 @@
+"""InputFiles → Blocks: the same ones, whichever way a file is read."""
+
+import gzip
+import os
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from given_texts import load_once
+from shardmill import plan
+from shardmill.documents.pieces import Position
+from shardmill.documents.rules import BOM, TextRules
+from shardmill.errors import InputError
+from shardmill.inputs import InputFiles
+from shardmill.reading import InputFile
+from shardmill.sources import find_inputs
+from shardmill.split import content_key
+
+TEXT = b"One mill grinds wheat, the other rye.\n\nNothing else is known. "
+CONTENTS = [
+    b"", BOM, TEXT, BOM + TEXT, b"\n\n\n", TEXT * 9, b"PAR1" + TEXT, b"PK\x03\x04" + TEXT, gzip.compress(TEXT), b"\xff",
+    TEXT.decode().encode("utf-16"), TEXT.decode().encode("utf-16-le"), b"ARROW1\0\0", b"%PDF-1.7", bytes(range(256)),
+]  # fmt: skip
+contents = st.sampled_from(CONTENTS) | st.binary(max_size=20)
+files = st.lists(
+    st.tuples(contents, st.sampled_from([".txt", ".md", ".TXT", ".txt.gz", ".csv", ""])), min_size=1, max_size=8
+)
+
+
+def rules(**changes):
+    usual = {"separator": None, "passage_bytes": 2000, "border": None, "max_run_bytes": 4000, "block_bytes": 300}
+    return TextRules(cuts=load_once("r50k_base").cuts, key=lambda head, _: content_key(head, 0), **{**usual, **changes})
+
+
+def blocks_of(found, how, start):
+    """As text: the errors in them are equal if they say the same."""
+    return [repr(block) for block in plan.blocks(found, how, start)]
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+@pytest.mark.parametrize("separator", [None, b"\n\n"])
+@settings(max_examples=60)
+@given(files, st.sampled_from(["auto", "text", "jsonl"]), st.sampled_from([40, 300, 4000]), st.integers(0, 3))
+def test_a_small_file_is_read_as_a_large_one_is(separator, on_error, given, input_format, block_bytes, first):
+    how = rules(separator=separator, on_error=on_error, input_format=input_format, block_bytes=block_bytes)
+    with tempfile.TemporaryDirectory() as folder:
+        found = InputFiles()
+        for number, (content, suffix) in enumerate(given):
+            path = Path(folder) / f"{number}{suffix}"
+            path.write_bytes(content)
+            found.add_local(str(path), len(content), path.stat().st_mtime_ns)
+        start = Position(file=min(first, len(found) - 1))
+        quickly = blocks_of(found, how, start)
+        with patch.object(plan, "_SMALL_BYTES", 0):
+            assert quickly == blocks_of(found, how, start)
+
+
+@pytest.mark.parametrize("change", ["longer", "shorter", "touched", "gone"])
+def test_a_small_file_that_changed_since_it_was_found_is_an_error(tmp_path, change):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_bytes(TEXT)
+    found = find_inputs([str(tmp_path)])
+    match change:
+        case "longer":
+            (tmp_path / "b.txt").write_bytes(TEXT * 2)
+        case "shorter":
+            (tmp_path / "b.txt").write_bytes(TEXT[:9])
+        case "touched":
+            os.utime(tmp_path / "b.txt", (1, 1))
+        case "gone":
+            (tmp_path / "b.txt").unlink()
+    (block,) = plan.blocks(found, rules())
+    assert block.parts[0].data == TEXT
+    with pytest.raises(InputError, match=r"b\.txt: (had|was modified|no such file)"):
+        block.parts[1].checked(rules())
+
+
+def test_blocks_from_the_middle_of_a_long_list_do_not_look_at_what_is_before(tmp_path):
+    (tmp_path / "last.txt").write_bytes(TEXT)
+    last = InputFile(
+        path=str(tmp_path / "last.txt"), size=len(TEXT), modified_ns=(tmp_path / "last.txt").stat().st_mtime_ns
+    )
+    found = InputFiles([*(InputFile(path=f"/nowhere/{number}.txt", size=1) for number in range(1000)), last])
+    (block,) = plan.blocks(found, rules(), Position(file=1000), 7)
+    assert block.index == 7 and block.parts[0].data == TEXT and block.after == Position(file=1001)
