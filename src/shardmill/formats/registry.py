@@ -301,10 +301,10 @@ def choose_shape(found: Format, dtype: TokenType, shard_tokens: int | None, samp
     tokens = found.shard_tokens if shard_tokens is None else shard_tokens
     if sample is not None and tokens is not None:
         if shard_tokens is None:
-            tokens = max(tokens // sample, 1) * sample
+            tokens = min(max(tokens // sample, 1), _MOST_SAMPLES) * sample
         if tokens % sample:
             raise UsageError(
-                f"--shard-tokens {tokens:,}: a shard holds whole samples, and {sample:,} tokens are one (--sample-tokens); use {max(tokens // sample, 1) * sample:,} or {(tokens // sample + 1) * sample:,}"
+                f"--shard-tokens {tokens:,}: a shard holds whole samples, and {sample:,} tokens are one (--sample-tokens); use {-(-tokens // sample) * sample:,}"
             )
         if tokens // sample > _MOST_SAMPLES:
             raise UsageError(
@@ -312,7 +312,7 @@ def choose_shape(found: Format, dtype: TokenType, shard_tokens: int | None, samp
             )
     shape = Shape(dtype=dtype, shard_tokens=tokens, sample_tokens=sample)
     if tokens is not None and found.max_shard_bytes is not None and found.header is not None:
-        room = found.max_shard_bytes - len(found.header(tokens, shape))
+        room = found.max_shard_bytes - len(found.header(0, shape))
         most = room // dtype.itemsize - (sample or _LEAST_SHARD)
         if tokens > most:
             limit = "2 GiB" if found.max_shard_bytes == _INT32 else "4 GiB"
