@@ -26,7 +26,8 @@ LATE = {
 
 def contents(folder):
     """The lock of a process that was ended stays; it locks nothing."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in ("run.json", lock.NAME)}
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if name not in ("run.json", lock.NAME)}
 
 
 def run(spec, die):

@@ -50,6 +50,7 @@ ORDER = [
     "split",
     "formats.files",
     "formats.shards",
+    "formats.streaming",
     "formats.registry",
     "formats.sides",
     "formats.writer",

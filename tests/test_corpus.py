@@ -29,6 +29,7 @@ def mill(root, name="out", **choices):
 @pytest.mark.parametrize("name", registry.FORMATS)
 def test_slices_and_documents_of_every_format(tmp_path, name):
     shards = {"shard_tokens": 500} if registry.get(name).sharded else {}
+    shards |= {"sample_tokens": 50} if registry.get(name).sample_tokens else {}
     side = registry.get(name).eot_side
     marked = [reference.tokens("r50k_base", [text], eot=50256, side=side) for text in DOCUMENTS]
     stream = [token for ids in marked for token in ids]

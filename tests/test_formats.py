@@ -26,6 +26,8 @@ SHARDED = {
     "llmc": {"shard_tokens": 700},
     "modded-nanogpt": {"shard_tokens": 700},
     "olmo": {"shard_tokens": 700},
+    "mds": {"shard_tokens": 700, "sample_tokens": 70},
+    "litdata": {"shard_tokens": 700, "sample_tokens": 70},
 }
 
 
@@ -42,7 +44,8 @@ def mill(tmp_path, name="out", **choices):
 
 
 def names(folder):
-    return {path.name for path in folder.iterdir()} - {"manifest.json", "run.json"}
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return found - {"manifest.json", "run.json"}
 
 
 def stream(side):
@@ -114,9 +117,9 @@ def test_c4_a_shard_of_2_gib_is_refused():
     """C4"""
     most = ((1 << 31) - 1 - 1024) // 2 - (1 << 20) - 1
     for name in ("llmc", "modded-nanogpt"):
-        assert registry.shard_tokens(registry.get(name), np.dtype("<u2"), most) == most
+        assert registry.choose_shape(registry.get(name), np.dtype("<u2"), most, None).shard_tokens == most
         with pytest.raises(UsageError, match="32-bit"):
-            registry.shard_tokens(registry.get(name), np.dtype("<u2"), most + 1)
+            registry.choose_shape(registry.get(name), np.dtype("<u2"), most + 1, None)
 
 
 def test_g1_g2_megatron_index(tmp_path):
@@ -294,7 +297,7 @@ def test_the_same_bytes_after_kills_at_any_step(tmp_path, name):
             Path(__file__).parent / "killed.py",
             name,
             tmp_path,
-            json.dumps({"shard_tokens": 900} if name in SHARDED else {}),
+            json.dumps(SHARDED.get(name, {})),
         ],
         capture_output=True,
         text=True,

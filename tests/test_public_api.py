@@ -19,9 +19,9 @@ def test_the_public_names_are_these():
 COMMON = {
     "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--split", "--seed", "--dtype",
     "--on-error", "--input-format", "--column", "--sample", "--limit-documents", "--limit-tokens", "--workers", "--max-memory", "--engine", "--json", "--output",
-    "--format", "--shard-tokens", "--index", "--provenance",
+    "--format", "--shard-tokens", "--sample-tokens", "--index", "--provenance",
 }  # fmt: skip
-TARGET = {"--output", "--shard-tokens", "--index", "--overwrite", "--sync", "--json"}
+TARGET = {"--output", "--shard-tokens", "--sample-tokens", "--index", "--overwrite", "--sync", "--json"}
 
 
 def test_the_flags_are_these():

@@ -19,7 +19,13 @@ from shardmill.foreign import Claims
 from shardmill.formats import files, registry
 
 DOCUMENTS = [f"Document {i} tells of the mill and {i * 7919} sacks.\n" * (i % 5 + 1) for i in range(150)]
-SHARDS = {name: ({"shard_tokens": 900} if registry.get(name).sharded else {}) for name in registry.FORMATS}
+SHARDS = {
+    name: {
+        **({"shard_tokens": 900} if form.sharded else {}),
+        **({"sample_tokens": 90} if form.sample_tokens else {}),
+    }
+    for name, form in registry.FORMATS.items()
+}
 LIMITS = Limits(engine="reference", workers=1)
 
 
@@ -39,14 +45,14 @@ def made(tmp_path_factory):
 
 def contents(folder):
     return {
-        path.name: path.read_bytes()
-        for path in folder.iterdir()
-        if path.name not in ("run.json", "manifest.json") and not path.name.endswith(".csv.gz")
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in ("run.json", "manifest.json") and not path.name.endswith(".csv.gz")
     }
 
 
 @pytest.mark.parametrize("to", registry.FORMATS)
-@pytest.mark.parametrize("source", ["nanogpt", "build-nanogpt", "megatron", "olmo"])
+@pytest.mark.parametrize("source", ["nanogpt", "build-nanogpt", "megatron", "olmo", "mds", "litdata"])
 def test_what_is_converted_is_what_prepare_would_have_written(made, tmp_path, monkeypatch, source, to):
     """T1: the end-of-text tokens change sides too, whatever is read at a time."""
     monkeypatch.setattr(transfers, "_CHUNK_TOKENS", 101)
@@ -123,6 +129,7 @@ def test_files_without_our_manifest_are_read_too(made, tmp_path, name):
     folder = tmp_path / "others"
     folder.mkdir()
     for file, data in contents(made[name]).items():
+        (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_bytes(data)
     raw = name in ("nanogpt", "shards", "olmo")
     claims = Claims(format=name if raw else None, dtype="uint16" if raw else "auto", eot_id=50256)

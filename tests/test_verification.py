@@ -12,7 +12,7 @@ import pytest
 import shardmill
 from samples import SAMPLES
 from shardmill import Limits, Spec, manifest, prepare, verify
-from shardmill.formats import files
+from shardmill.formats import files, registry
 
 SHARDMILL = os.path.join(os.path.dirname(sys.executable), "shardmill")
 LIMITS = Limits(workers=2, block_bytes=4000)
@@ -162,28 +162,27 @@ def test_a_result_that_goes_on_after_the_text_is_found(made, out):
     assert "goes on after token" in problem.what
 
 
-FORMATS = ["shards", "build-nanogpt", "llmc", "modded-nanogpt", "megatron", "datatrove", "olmo"]
-
-
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", [name for name in registry.FORMATS if name != "nanogpt"])
 def test_every_format_is_verified_its_index_and_its_source_too(made, tmp_path, format):
     spec = Spec(
         inputs=sources(made),
         output=tmp_path / "out",
         separator="##",
         format=format,
-        shard_tokens=2000 if format not in ("megatron", "datatrove") else None,
+        shard_tokens=2000 if registry.get(format).sharded else None,
+        sample_tokens=100 if registry.get(format).sample_tokens else None,
         index=True,
         provenance=True,
     )
     prepare(spec, limits=LIMITS)
     found = verify(tmp_path / "out", sources=sources(made), limits=LIMITS)
     assert found.ok, found.problems
-    for file in sorted((tmp_path / "out").iterdir()):
-        if file.name not in ("run.json", "manifest.json"):
+    for file in sorted((tmp_path / "out").rglob("*")):
+        if file.is_file() and file.name not in ("run.json", "manifest.json"):
             data = file.read_bytes()
             file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-            assert [problem.file for problem in verify(tmp_path / "out").problems] == [file.name]
+            name = file.relative_to(tmp_path / "out").as_posix()
+            assert [problem.file for problem in verify(tmp_path / "out").problems] == [name]
             file.write_bytes(data)
 
 

@@ -1,6 +1,8 @@
-"""`make interop`: the programs that train on these formats read our files with their own code.
+"""`make interop`: the programs that train on these formats read our files, prepared and converted, with their own code.
 
-Each has an environment of its own under .interop/, made when it is missing. What could not be installed is said.
+The readers are in tests/interop/readers. Each runs in an environment of its own under .interop/, made when it is
+missing, and prints the tokens it was given; they must be those of the oracle in tests/reference.py. Where pip has a
+build of torch without CUDA, PIP_CONSTRAINT with a line such as torch==2.13.0+cpu saves gigabytes.
 """
 
 import json
@@ -8,101 +10,186 @@ import subprocess
 import sys
 import tempfile
 import venv
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import shardmill
 
-ROOT = Path(".interop")
-DOCUMENTS = [f"Document {i} tells of the mill, the miller and {i * 7919} sacks.\n" * (i % 7 + 1) for i in range(500)]
+TESTS = Path(__file__).parent.parent / "tests"
+sys.path.insert(0, str(TESTS))
 
-DATATROVE = """
-import json, sys
-from datatrove.utils.dataset import DatatroveFolderDataset
-folder, expected = sys.argv[1], json.load(open(sys.argv[2]))
-seen = DatatroveFolderDataset(folder, seq_len=63, filename_pattern="*train.ds", token_size=2, shuffle=False, return_positions=True)
-rows = [seen[i] for i in range(len(seen))]
-tokens = [token for row in rows for token in row["input_ids"].tolist()]
-assert tokens == expected["tokens"][: len(tokens)] and len(expected["tokens"]) - len(tokens) < 64, "tokens differ"
-starts = {0, *expected["ends"]}
-places = [place for row in rows for place in row["positions"].tolist()]
-wrong = [i for i in range(0, len(places)) if (places[i] == 0) != (i in starts or i % 64 == 0)]
-assert not wrong, f"positions differ at {wrong[:5]}"
-print(f"datatrove: {len(rows)} sequences, {len(tokens)} tokens")
-"""
+import reference  # type: ignore[import-not-found]  # noqa: E402
 
-MEGATRON = """
-import json, sys
-from megatron.core.datasets.indexed_dataset import IndexedDataset
-folder, expected = sys.argv[1], json.load(open(sys.argv[2]))
-seen = IndexedDataset(folder + "/train")
-begin = 0
-assert len(seen) == len(expected["ends"]) and len(seen.document_indices) == len(seen) + 1
-for i, end in enumerate(expected["ends"]):
-    assert seen[i].tolist() == expected["tokens"][begin:end], i
-    begin = end
-print(f"megatron-core: {len(seen)} documents, {begin} tokens, {seen.index.dtype}")
-"""
+ENVIRONMENTS = Path(".interop")
+EOT = 50256
+DOCUMENTS = [
+    f"Document {i} tells of the mill, der Müller, 粉屋 and {i * 7919} sacks.\n" * (i % 7 + 1) for i in range(500)
+]
+FIRST_SHARD = {"shard_tokens": 5000}
+TAIL: dict[str, Any] = {"split": "tail", "val_fraction": 0.1}
 
-TORCH = """
-import glob, json, sys
-import numpy as np, torch
-folder, expected = sys.argv[1], json.load(open(sys.argv[2]))
-tokens = []
-for path in sorted(glob.glob(folder + "/*val*.npy")) + sorted(glob.glob(folder + "/*train*.npy")):
-    tokens += torch.tensor(np.load(path).astype(np.int32), dtype=torch.long).tolist()
-assert tokens == expected["tokens"], "tokens differ"
-print(f"torch: {len(tokens)} tokens of build-nanogpt's shards")
-"""
 
-CONSUMERS = {
-    "datatrove": ("datatrove", ["torch", "numpy", "datatrove[processing]", "tokenizers"], "datatrove", DATATROVE),
-    "megatron": ("megatron", ["torch", "numpy", "megatron-core"], "megatron", MEGATRON),
-    "torch": ("build-nanogpt", ["torch", "numpy"], "megatron", TORCH),
-}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Consumer:
+    """A reader of one format: its program, what to install for it, and what to ask of prepare and convert."""
+
+    name: str
+    format: str
+    packages: tuple[str, ...] = ()
+    environment: str = "torch"
+    prepare: dict[str, Any] = field(default_factory=lambda: TAIL)
+    target: dict[str, Any] = field(default_factory=dict)
+
+
+_TORCH = ("torch", "numpy")
+_SAMPLES: dict[str, Any] = {"shard_tokens": 7000, "sample_tokens": 70}
+CONSUMERS = (
+    Consumer(name="nanogpt", format="nanogpt", packages=_TORCH),
+    Consumer(name="build_nanogpt", format="build-nanogpt", packages=_TORCH, prepare=FIRST_SHARD, target=FIRST_SHARD),
+    Consumer(name="modded_nanogpt", format="modded-nanogpt", packages=_TORCH, prepare=FIRST_SHARD, target=FIRST_SHARD),
+    Consumer(name="llmc_reader", format="llmc", prepare=FIRST_SHARD, target=FIRST_SHARD),
+    Consumer(
+        name="megatron_indexed", format="megatron", packages=(*_TORCH, "megatron-core"), environment="megatron-core"
+    ),
+    Consumer(
+        name="datatrove_folder",
+        format="datatrove",
+        packages=(*_TORCH, "datatrove[processing]", "tokenizers"),
+        environment="datatrove",
+    ),
+    Consumer(
+        name="olmo_fsl",
+        format="olmo",
+        packages=(*_TORCH, "ai2-olmo-core"),
+        environment="olmo-core",
+        prepare={**TAIL, **FIRST_SHARD},
+        target=FIRST_SHARD,
+    ),
+    Consumer(
+        name="mosaic_streaming",
+        format="mds",
+        packages=("mosaicml-streaming",),
+        environment="mosaicml-streaming",
+        prepare={**TAIL, **_SAMPLES},
+        target=_SAMPLES,
+    ),
+    Consumer(
+        name="litdata_tokens",
+        format="litdata",
+        packages=("litdata",),
+        environment="litdata",
+        prepare={**TAIL, **_SAMPLES},
+        target=_SAMPLES,
+    ),
+)
 
 
 def main() -> int:
+    asked = set(sys.argv[1:])
     failed = []
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         (work / "a.txt").write_text("##".join(DOCUMENTS))
-        for consumer, (form, packages, environment, code) in CONSUMERS.items():
-            folder = work / consumer
-            shards = {"shard_tokens": 5000} if form == "build-nanogpt" else {"val_fraction": 0.0}
-            spec = shardmill.Spec(
-                inputs=(str(work / "a.txt"),), output=str(folder), separator="##", format=form, index=True, **shards
-            )
-            shardmill.prepare(spec)
-            (work / f"{consumer}.json").write_text(json.dumps(_expected(folder)))
-            python = _environment(environment, packages)
-            if python is None or subprocess.run([python, "-c", code, folder, work / f"{consumer}.json"]).returncode:
-                failed.append(consumer)
-    print(f"failed: {', '.join(failed)}" if failed else "all of them read what we wrote")
+        for consumer in CONSUMERS:
+            if asked and consumer.name not in asked:
+                continue
+            try:
+                program = _program(consumer, work)
+                for folder in _outputs(consumer, work):
+                    print(f"{consumer.name:<18} {folder.name:<26} {_compare(consumer, program, folder)}", flush=True)
+            except (subprocess.CalledProcessError, AssertionError) as e:
+                print(f"{consumer.name}: {e}{getattr(e, 'stderr', None) or ''}", file=sys.stderr)
+                failed.append(consumer.name)
+    print(f"failed: {', '.join(failed)}" if failed else "all of them read the tokens of the oracle")
     return bool(failed)
 
 
-def _expected(folder: Path) -> dict[str, list[int]]:
-    corpus = shardmill.open(folder)
-    splits = [corpus.splits[split] for split in ("val", "train") if split in corpus.splits]
+def _outputs(consumer: Consumer, work: Path) -> list[Path]:
+    """The text in this format, and the same converted from another format with the same split."""
+    made, other, new = (work / f"{consumer.format}-{what}" for what in ("prepared", "other", "converted"))
+    source = "megatron" if consumer.prepare.get("split") and consumer.format != "megatron" else "nanogpt"
+    common: dict[str, Any] = {"inputs": (str(work / "a.txt"),), "separator": "##"}
+    shardmill.prepare(shardmill.Spec(output=str(made), format=consumer.format, **common, **consumer.prepare))
+    if consumer.prepare is FIRST_SHARD:  # what has shards of another length keeps the same first shard as val
+        shardmill.convert(
+            made, shardmill.Target(output=other, format="shards", eot="before", shard_tokens=999, index=True)
+        )
+    else:
+        shardmill.prepare(shardmill.Spec(output=str(other), format=source, index=True, **common, **TAIL))
+    shardmill.convert(other, shardmill.Target(output=new, format=consumer.format, **consumer.target))
+    return [made, new]
+
+
+def _compare(consumer: Consumer, program: list[str], folder: Path) -> str:
+    """Let the program read the folder; what it was given must be what the oracle says."""
+    found = _read(consumer, program, folder)
+    counted = {}
+    for split, (expected, starts) in _expected(folder).items():
+        tokens, block = found["tokens"][split], found.get("block")
+        unseen = len(expected) - len(tokens)
+        assert 0 <= unseen < found.get("unseen", block or 1), f"{folder.name}: {unseen:,} tokens of {split} are missing"
+        assert tokens == expected[: len(tokens)], f"{folder.name}: the tokens of {split} differ"
+        if "starts" in found:
+            also = set(range(0, len(tokens), block)) if block else set()  # it counts from 0 in each sequence
+            wanted = sorted({start for start in starts if start < len(tokens)} | also)
+            assert found["starts"][split] == wanted, f"{folder.name}: documents of {split} begin elsewhere"
+        counted[split] = len(tokens)
+    return ", ".join(f"{count:,} tokens of {split}" for split, count in counted.items())
+
+
+def _expected(folder: Path) -> dict[str, tuple[list[int], list[int]]]:
+    """The tokens of each split by the oracle, and where its documents begin."""
+    made = shardmill.open(folder).manifest
+    assert made is not None
+    documents = [reference.tokens("r50k_base", [text], eot=EOT, side=made.eot_side) for text in DOCUMENTS]
+    stream = [token for ids in documents for token in ids]
+    starts = [0]
+    for ids in documents:
+        starts.append(starts[-1] + len(ids))
+    if made.counts.documents_val:  # the tail
+        cut = starts[len(DOCUMENTS) - made.counts.documents_val]
+        parts = {"train": (0, cut), "val": (cut, len(stream))}
+    else:  # the first shard
+        cut = FIRST_SHARD["shard_tokens"]
+        parts = {"val": (0, cut), "train": (cut, len(stream))}
     return {
-        "tokens": [token for split in splits for token in split[:].tolist()],
-        "ends": [end for some in splits[-1].document_ends() for end in some.tolist()],
+        split: (stream[begin:end], [start - begin for start in starts if begin <= start < end])
+        for split, (begin, end) in parts.items()
     }
 
 
-def _environment(name: str, packages: list[str]) -> Path | None:
-    """The Python of an environment with these packages; None if they cannot be installed."""
-    home = ROOT / name
-    python = home / "bin" / "python"
-    if not python.exists():
+def _read(consumer: Consumer, program: list[str], folder: Path) -> dict[str, Any]:
+    if consumer.format != "llmc":
+        return dict(json.loads(_run([*program, str(folder)]).splitlines()[-1]))
+    tokens = {
+        split: [
+            int(line)
+            for path in sorted(folder.glob(f"fineweb_{split}_*.bin"))
+            for line in _run([*program, str(path), "5000"]).split()
+        ]
+        for split in ("train", "val")
+    }
+    return {"tokens": tokens}
+
+
+def _program(consumer: Consumer, work: Path) -> list[str]:
+    """The command that reads: a script in its own environment, or the C program, compiled."""
+    if not consumer.packages:
+        _run(["cc", "-O1", "-o", str(work / consumer.name), str(TESTS / "interop" / f"{consumer.name}.c")])
+        return [str(work / consumer.name)]
+    home = ENVIRONMENTS / consumer.environment
+    python, ready = home / "bin" / "python", home / ".ready"
+    wanted = "\n".join(consumer.packages)
+    if not ready.exists() or ready.read_text() != wanted:
         venv.create(home, with_pip=True)
-    done = subprocess.run(
-        [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages], capture_output=True
-    )
-    if done.returncode:
-        print(f"{name}: cannot be installed: {done.stderr.decode()[-300:]}", file=sys.stderr)
-        return None
-    return python
+        _run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *consumer.packages])
+        ready.write_text(wanted)
+    return [str(python), str(TESTS / "interop" / "readers" / f"{consumer.name}.py")]
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 if __name__ == "__main__":

@@ -17,14 +17,13 @@ import click
 from shardmill.cli_outputs import COMMANDS
 from shardmill.console import Count, Reporter, Size, cache_folder, duration, plural, print_json, say, size, spread
 from shardmill.errors import ShardmillError, TemporaryError, UsageError
-from shardmill.spec import NETWORK_SECONDS, Limits, Spec
+from shardmill.spec import FORMATS, NETWORK_SECONDS, Limits, Spec
 
 if TYPE_CHECKING:
     from shardmill.estimates import Estimate
     from shardmill.manifest import Counts
     from shardmill.mill import Result
 
-_FORMATS = ["nanogpt", "shards", "build-nanogpt", "llmc", "modded-nanogpt", "megatron", "datatrove", "olmo"]
 _SHOWN_FILES = 10
 _EXAMPLES = """
 \b
@@ -121,7 +120,7 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--format",
-            type=click.Choice(_FORMATS),
+            type=click.Choice(FORMATS),
             default="nanogpt",
             show_default=True,
             help="Whose files to write; docs/formats.md tells what each trainer is then given.",
@@ -130,6 +129,11 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
             "--shard-tokens",
             type=Count(),
             help="Tokens in each shard, e.g. 500M, in formats that have shards. Default: what the trainer's own script writes.",
+        ),
+        click.option(
+            "--sample-tokens",
+            type=Count(),
+            help="Tokens that the trainer takes at a time, in formats whose shards hold whole samples: mds (2048 by default) and litdata (2049).",
         ),
         click.option("--index", is_flag=True, help="Also write where each document ends: train.ends and val.ends."),
         click.option(

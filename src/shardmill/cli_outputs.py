@@ -13,7 +13,7 @@ import click
 
 from shardmill.console import Count, Reporter, Size, cache_folder, duration, plural, print_json, say, size
 from shardmill.errors import OutputError
-from shardmill.spec import Limits
+from shardmill.spec import FORMATS, Limits
 
 if TYPE_CHECKING:
     from shardmill.corpus import Corpus
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from shardmill.manifest import Manifest
     from shardmill.verification import Verified
 
-_FORMATS = ["nanogpt", "shards", "build-nanogpt", "llmc", "modded-nanogpt", "megatron", "datatrove", "olmo"]
 _COLOURS = ("black on bright_cyan", "black on bright_yellow")
 _SHOWN_TOKENS = 400
 _PROGRESS_SECONDS = 0.1
@@ -99,6 +98,11 @@ def _target_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--shard-tokens", type=Count(), help="Tokens in each shard, e.g. 500M, in formats that have shards."
         ),
+        click.option(
+            "--sample-tokens",
+            type=Count(),
+            help="Tokens that the trainer takes at a time, in formats whose shards hold whole samples: mds (2048 by default) and litdata (2049).",
+        ),
         click.option("--index", is_flag=True, help="Also write where each document ends: train.ends and val.ends."),
         click.option("--overwrite", is_flag=True, help="Replace what is in the output folder."),
         click.option(
@@ -132,11 +136,11 @@ def merge(sources: tuple[str, ...], output: str, as_json: bool, **options: Any) 
 
 @click.command(epilog="\b\nExample:\n  shardmill convert data/ --to megatron -o data-megatron/")
 @click.argument("source", metavar="FOLDER")
-@click.option("--to", "format", type=click.Choice(_FORMATS), required=True, help="The format to write.")
+@click.option("--to", "format", type=click.Choice(FORMATS), required=True, help="The format to write.")
 @click.option(
     "--from",
     "from_format",
-    type=click.Choice(_FORMATS),
+    type=click.Choice(FORMATS),
     help="For files that another program made: their format, where it cannot be told from them.",
 )
 @click.option(

@@ -12,8 +12,8 @@ import numpy as np
 from shardmill import ends, journal, listing, manifest
 from shardmill.ends import Ends, Positions
 from shardmill.errors import InputError, UsageError
-from shardmill.formats.registry import FORMATS, Format
-from shardmill.formats.shards import SPLITS, SplitName, Tokens, TokenType
+from shardmill.formats.registry import FORMATS, Format, choose_shape
+from shardmill.formats.shards import SPLITS, Shape, SplitName, Tokens, TokenType
 from shardmill.inputs import Strings
 from shardmill.manifest import Manifest
 from shardmill.names import show
@@ -218,7 +218,8 @@ def open_corpus(folder: str | Path) -> Corpus:
             f"{show(folder)}: the manifest says uint16, which ends at 65,535, and a vocabulary of {vocabulary:,}; such tokens were cut off when they were written. Make it again"
         )
     dtype: TokenType = np.dtype("<u2" if made.dtype == "uint16" else "<u4")
-    splits = {split: _split_of(folder, made, found, dtype, split) for split in SPLITS}
+    shape = _shape_of(folder, made, found, dtype)
+    splits = {split: _split_of(folder, made, found, shape, split) for split in SPLITS}
     return Corpus(
         folder=folder,
         format=found,
@@ -230,12 +231,19 @@ def open_corpus(folder: str | Path) -> Corpus:
     )
 
 
-def _split_of(folder: Path, made: Manifest, found: Format, dtype: TokenType, name: SplitName) -> Split:
-    files = []
+def _shape_of(folder: Path, made: Manifest, found: Format, dtype: TokenType) -> Shape:
+    asked = [made.job.get("choices", {}).get(name) for name in ("shard_tokens", "sample_tokens")]
+    if not all(number is None or (type(number) is int and number > 0) for number in asked):
+        raise InputError(f"{show(folder)}: the manifest says {asked}, not how many tokens a shard and a sample have")
+    return choose_shape(found, dtype, *asked)
+
+
+def _split_of(folder: Path, made: Manifest, found: Format, shape: Shape, name: SplitName) -> Split:
+    files, dtype = [], shape.dtype
     for shard in made.files:
         if shard.split == name:
             path = folder / shard.name
-            header = found.header(shard.tokens, dtype) if found.header else b""
+            header = found.header(shard.tokens, shape) if found.header else b""
             with InputReader(str(path)) as reader:
                 if reader.size != shard.bytes or shard.bytes != len(header) + shard.tokens * dtype.itemsize:
                     raise InputError(

@@ -1,6 +1,7 @@
 """An output folder → what an earlier run left in it, and room for this one."""
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from shardmill.errors import OutputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.registry import Format
+from shardmill.formats.shards import SPLITS
 from shardmill.inputs import InputFiles
 from shardmill.job import Job, versions
 from shardmill.journal import Left
@@ -114,11 +116,16 @@ def _another_job(output: Path, what: str, changed: list[str]) -> OutputError:
 
 def _outputs(output: Path, format: Format) -> list[Path]:
     """Files there that a job of this format would write, or might leave beside its own for a trainer to find."""
-    if not output.is_dir():
-        return []
-    return sorted(
-        path for path in output.iterdir() if format.owns(path.name) or path.name in (rejects.NAME, listing.NAME)
-    )
+    besides = (rejects.NAME, listing.NAME)
+    return sorted(output / name for name in _names(output) if format.owns(name) or name in besides)
+
+
+def _names(output: Path) -> Iterator[str]:
+    """What is in the folder, and in the subfolders that some formats have for each split."""
+    for place in ("", *(f"{split}/" for split in SPLITS)):
+        folder = output / place
+        if folder.is_dir() and not (place and folder.is_symlink()):
+            yield from (place + path.name for path in folder.iterdir())
 
 
 def _made_before(output: Path) -> set[str]:
@@ -137,11 +144,13 @@ def make_room(output: Path, format: Format, *, overwrite: bool) -> None:
     """See that the folder takes files, and remove what is to be replaced: the manifest first (I3)."""
     storage.check_writable(output)
     if overwrite:
-        own = {name for path in output.iterdir() if format.owns(name := path.name.removesuffix(storage.PARTIAL))}
+        own = {name for found in _names(output) if format.owns(name := found.removesuffix(storage.PARTIAL))}
         names = sorted(_made_before(output) | own | {rejects.NAME, listing.NAME})
         for name in (manifest.NAME, manifest.RUN_NAME, journal.NAME, *names):
             storage.remove(output / name)
             storage.remove(output / (name + storage.PARTIAL))
+        for split in {name.partition("/")[0] for name in names if "/" in name}:
+            storage.remove_if_empty(output / split)
         storage.reached("old-result-removed")
 
 

@@ -1,9 +1,11 @@
 """Token files that another program made → a Corpus, checked as far as the files can tell."""
 
 import io
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from shardmill import ends
 from shardmill.corpus import Corpus, Split, TokenFile
 from shardmill.ends import Ends, EndsFile, MegatronEnds
 from shardmill.errors import InputError, UsageError
+from shardmill.formats import streaming
 from shardmill.formats.registry import FORMATS, LLMC_BYTES, LLMC_MAGIC, Format, get
 from shardmill.formats.shards import SPLITS, SplitName, TokenType
 from shardmill.names import show
@@ -19,6 +22,17 @@ from shardmill.spec import Dtype
 
 _SUFFIX = {"build-nanogpt": ".npy", "olmo": ".npy", "datatrove": ".ds"}
 _EVAL_MAGIC = 20240522
+_LARGEST_INDEX = 1 << 28
+# What MDS and litdata call the integers that tokens are here; ids are below 2^31, so int32 is read as uint32.
+_MDS_TYPES = {"uint16": "<u2", "uint32": "<u4", "int32": "<u4"}
+_LITDATA_TYPES = {
+    "no_header_tensor:20": "<u2",
+    "no_header_tensor:15": "<u4",
+    "no_header_tensor:16": "<u4",
+    "no_header_numpy:2": "<u4",
+    "no_header_numpy:5": "<u2",
+    "no_header_numpy:6": "<u4",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +57,14 @@ class _Found:
 def open_foreign(folder: Path, claims: Claims) -> Corpus:
     """Files of one format in a folder; those with val in their names are the validation set."""
     found_format = get(claims.format or detect(folder))
-    paths = _paths(folder, found_format)
-    _refuse_gaps(paths)
-    found = [_look(path, found_format, claims) for path in paths]
+    if found_format.name in ("mds", "litdata"):
+        found = [file for index in _indexes(folder) for file in _listed(index, found_format.name)]
+    else:
+        paths = _paths(folder, found_format)
+        _refuse_gaps(paths)
+        found = [_look(path, found_format, claims) for path in paths]
+    if not found:
+        raise InputError(f"{show(folder)}: holds no shards that an {streaming.INDEX} lists, in it or in train and val")
     dtypes = {file.dtype for file in found}
     if len(dtypes) > 1:
         odd = next(file for file in found if file.dtype != found[0].dtype)
@@ -55,7 +74,11 @@ def open_foreign(folder: Path, claims: Claims) -> Corpus:
     side = found_format.eot_side if claims.eot_id is not None else "none"
     splits = {
         name: _split(
-            name, [file for file in found if _split_name(file.path) == name], found[0].dtype, claims.eot_id, side
+            name,
+            [file for file in found if _split_name(file.path, folder) == name],
+            found[0].dtype,
+            claims.eot_id,
+            side,
         )
         for name in SPLITS
     }
@@ -72,6 +95,10 @@ def open_foreign(folder: Path, claims: Claims) -> Corpus:
 def detect(folder: Path) -> str:
     """The format, told by names and first bytes; raw integers cannot be told."""
     paths = [path for path in sorted(folder.iterdir()) if path.is_file()] if folder.is_dir() else []
+    for index in _indexes(folder):
+        content = _read_index(index)
+        if "shards" in content or "chunks" in content:
+            return "mds" if "shards" in content else "litdata"
     for path in paths:
         if path.suffix == ".ds":
             return "datatrove"
@@ -216,8 +243,74 @@ def _split(name: SplitName, found: list[_Found], dtype: TokenType, eot_id: int |
     return Split(name=name, files=tuple(files), dtype=dtype, ends=known, eot_id=eot_id, eot_side=side)
 
 
-def _split_name(path: Path) -> SplitName:
-    return "val" if "val" in path.name else "train"
+def _split_name(path: Path, folder: Path) -> SplitName:
+    return "val" if any("val" in part for part in path.relative_to(folder).parts) else "train"
+
+
+def _indexes(folder: Path) -> list[Path]:
+    """index.json of a split each, or one for all that is there."""
+    places = [folder / streaming.INDEX, *(folder / split / streaming.INDEX for split in SPLITS)]
+    return [path for path in places if path.is_file()]
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    with InputReader(str(path)) as reader:
+        data = reader.read(0, _LARGEST_INDEX)
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as e:
+        raise InputError(f"{show(path)}: cannot be read as JSON ({show(str(e))})") from e
+    return content if isinstance(content, dict) else {}
+
+
+def _listed(index: Path, name: str) -> list[_Found]:
+    """The shards that an index.json speaks of, in its order."""
+    content = _read_index(index)
+    try:
+        if name == "mds":
+            return [_look_mds(index, shard) for shard in content["shards"]]
+        return [_look_chunk(index, content["config"], chunk) for chunk in content["chunks"]]
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as e:
+        raise InputError(
+            f"{show(index)}: is not an index of {name} ({type(e).__name__}: {show(str(e))}); name the right format with --from"
+        ) from e
+
+
+def _look_mds(index: Path, shard: dict[str, Any]) -> _Found:
+    encodings, names = shard["column_encodings"], shard["column_names"]
+    kind, *rest = encodings[0].split(":")
+    if names != ["tokens"] or shard["compression"] or kind != "ndarray" or len(rest) != 2 or rest[0] not in _MDS_TYPES:
+        raise InputError(
+            f"{show(index)}: a shard with {show(str(names))} of {show(str(encodings))}, compression {show(str(shard['compression']))}; what can be read has only tokens, of ndarray:uint16:N, ndarray:uint32:N or ndarray:int32:N, and no compression"
+        )
+    path = _beside(index, shard["raw_data"]["basename"])
+    with InputReader(str(path)) as reader:
+        size, head = reader.size, reader.read(0, 8)
+    offset = int(np.frombuffer(head, "<u4")[1])
+    if size != shard["raw_data"]["bytes"] or offset > size:
+        raise InputError(
+            f"{show(path)}: has {size:,} bytes, and {streaming.INDEX} says {shard['raw_data']['bytes']:,}; it was cut short, or is another"
+        )
+    return _counted(path, size, offset, np.dtype(_MDS_TYPES[rest[0]]), None)
+
+
+def _look_chunk(index: Path, config: dict[str, Any], chunk: dict[str, Any]) -> _Found:
+    form = config["data_format"]
+    if len(form) != 1 or form[0] not in _LITDATA_TYPES or config.get("compression") or config.get("encryption"):
+        raise InputError(
+            f"{show(index)}: holds {show(str(form))}, compression {show(str(config.get('compression')))}; what can be read is tokens of TokensLoader, 16 or 32 bits wide, and no compression"
+        )
+    path = _beside(index, chunk["filename"])
+    with InputReader(str(path)) as reader:
+        size = reader.size
+    return _counted(path, size, 4 * (2 + chunk["chunk_size"]), np.dtype(_LITDATA_TYPES[form[0]]), None, chunk["dim"])
+
+
+def _beside(index: Path, name: str) -> Path:
+    """A file that an index names: it may be a stranger's, and must not lead elsewhere."""
+    if Path(name).name != name:
+        raise InputError(f"{show(index)}: names the file {show(name)}, which is not beside it")
+    return index.with_name(name)
 
 
 def _head(path: Path, length: int) -> bytes:

@@ -16,10 +16,10 @@ import xxhash
 from shardmill import reading, storage
 from shardmill.errors import OutputError
 from shardmill.inputs import InputFiles
-from shardmill.manifest import RUN_NAME, differences, when
+from shardmill.manifest import INPUTS_NAME, RUN_NAME, differences, when
 from shardmill.names import show
 
-NAME = "manifest.inputs.jsonl"
+NAME = INPUTS_NAME
 # Also the most files that are looked into: more would take longer than a user waits for an answer.
 MOST = 4096
 _LONGEST_LINE = 1 << 20

@@ -1,13 +1,14 @@
 """The finished job → manifest.json: what was made, of what, by which choices. Present only when the job is complete (I3)."""
 
 import json
-import re
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from shardmill import rejects
 from shardmill.errors import OutputError
+from shardmill.formats.registry import FORMATS
 from shardmill.formats.shards import Shard, SideFile
 from shardmill.names import show
 from shardmill.storage import read_small, write_whole
@@ -15,13 +16,9 @@ from shardmill.storage import read_small, write_whole
 FORMAT = 1
 NAME = "manifest.json"
 RUN_NAME = "run.json"
+INPUTS_NAME = "manifest.inputs.jsonl"
 _LARGEST = 1 << 30
 _LONGEST_VALUE = 4096
-# All names that the formats give, so that a made-up manifest or journal cannot have other files replaced.
-_OURS = re.compile(
-    r"((edufineweb_|fineweb_)?(train|val)[-_]?[0-9]*\.(bin|npy|ds|ds\.index|ds\.metadata|idx|ends|places|rows|csv\.gz))|(rejects|manifest\.inputs)\.jsonl",
-    re.ASCII,
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,8 +80,9 @@ def dump(content: dict[str, Any]) -> bytes:
 
 
 def check_name(name: Any) -> None:
-    """A name in a manifest or journal means a file that some format writes. It may have been written by a stranger."""
-    if not isinstance(name, str) or not _OURS.fullmatch(name):
+    """A name in a manifest or journal means a file that some format writes, so that a stranger's replaces no other."""
+    besides = (rejects.NAME, INPUTS_NAME)
+    if not isinstance(name, str) or not (name in besides or any(form.owns(name) for form in FORMATS.values())):
         raise ValueError(f"{name!r} is not the name of a file that shardmill writes")
 
 

@@ -18,6 +18,7 @@ from shardmill.errors import MismatchError, ShardmillError, TemporaryError
 from shardmill.estimates import check_space, separator_hint
 from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
+from shardmill.formats.shards import SPLITS
 from shardmill.formats.writer import FormatWriter, Writer
 from shardmill.job import Job, choose_splitter, describe, find, make_job, versions
 from shardmill.journal import Checkpoint, Checkpoints, Journal, Left
@@ -314,6 +315,13 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
         notes.append(
             "there is no validation set: too few different documents or passages for the split that was asked for"
         )
+    sample = job.writes.shape.sample_tokens or 0
+    for split in SPLITS:
+        tokens = sum(file.tokens for file in made.files if file.split == split)
+        if 0 < tokens < sample:
+            notes.append(
+                f"{split} has {tokens:,} tokens, and {sample:,} make a sample (--sample-tokens), so {job.writes.format.trainer} finds none in it"
+            )
     if job.writes.first_shard_is_val and not any(file.split == "train" for file in made.files):
         notes.append(
             f"there is no train shard: all {made.tokens:,} tokens fit in the first shard, which is the validation set; pass a smaller --shard-tokens, or --split hash"

@@ -14,6 +14,19 @@ Dtype = Literal["auto", "uint16", "uint32"]
 OnError = Literal["stop", "skip", "replace"]
 InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"]
 Engine = Literal["auto", "gigatoken", "reference"]
+# The names that registry.py knows, here for the command line, which must answer --help at once.
+FORMATS = (
+    "nanogpt",
+    "shards",
+    "build-nanogpt",
+    "llmc",
+    "modded-nanogpt",
+    "megatron",
+    "datatrove",
+    "olmo",
+    "mds",
+    "litdata",
+)
 
 # Text without a single place to cut is cut by force after this many bytes. There must be a maximum: one such
 # run costs tiktoken up to 68 times its size, tokenizers up to 211 times, and o200k's pattern fails in tiktoken
@@ -52,6 +65,8 @@ class Spec:
     limit_tokens: int | None = None
     format: str = "nanogpt"
     shard_tokens: int | None = None
+    sample_tokens: int | None = None
+    """How many tokens the trainer takes at a time, in formats that have samples."""
     index: bool = False
     provenance: bool = False
     max_run_bytes: int = MAX_RUN_BYTES
@@ -74,6 +89,8 @@ class Spec:
             raise UsageError("the separator is empty; leave it out to make each file one document")
         if self.shard_tokens is not None and self.shard_tokens < 1:
             raise UsageError(f"shard_tokens {self.shard_tokens} is less than 1; 100M is what most trainers use")
+        if self.sample_tokens is not None and self.sample_tokens < 1:
+            raise UsageError(f"sample_tokens {self.sample_tokens} is less than 1; pass the context length of the model")
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:

@@ -239,7 +239,8 @@ def write_whole(path: Path, data: bytes) -> None:
 def remove(path: Path) -> None:
     with writing(path):
         path.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    if path.parent.is_dir():
+        sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:
@@ -247,6 +248,16 @@ def make_folder(path: Path) -> None:
         raise OutputError(f"{show(path)} is a file, but the output must be a folder; name another with -o")
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
+
+
+def make_subfolder(path: Path) -> None:
+    """A folder of ours in the output folder; never one elsewhere that a link leads to."""
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise OutputError(
+            f"{show(path)}: is a link or a file, and a folder must be made there; choose another output folder with -o"
+        )
+    with writing(path):
+        path.mkdir(exist_ok=True)
 
 
 def remove_if_empty(folder: Path) -> None:

@@ -43,6 +43,7 @@ class Target:
     format: str | None = None
     eot: str | None = None
     shard_tokens: int | None = None
+    sample_tokens: int | None = None
     index: bool = False
     overwrite: bool = False
     sync: bool = True
@@ -163,9 +164,13 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
     vocabulary = job.get("vocabulary_size") or (1 << 8 * first.dtype.itemsize if first.dtype.itemsize == 2 else 1 << 31)
     name = str(job.get("choices", {}).get("tokenizer", "unknown tokenizer"))
     same = found.name == first.format.name
-    asked = target.shard_tokens or (job.get("choices", {}).get("shard_tokens") if same else None)
+    before = job.get("choices", {}) if same else {}
+    asked = target.shard_tokens or (before.get("shard_tokens") if target.sample_tokens is None else None)
+    sample = target.sample_tokens or before.get("sample_tokens")
     if target.shard_tokens is not None and not found.sharded:
         raise UsageError(f"--shard-tokens: {found.trainer} reads one file for each split; leave it out")
+    if target.sample_tokens is not None and found.sample_tokens is None:
+        raise UsageError(f"--sample-tokens: the files of --to {found.name} know no samples; leave it out")
     if found.sharded and asked is None and found.shard_tokens is None:
         raise UsageError(f"--to {found.name}: say how long a shard is, e.g. --shard-tokens 500M")
     dtype = first.dtype if same or not job else registry.choose_dtype(found, int(vocabulary), name, "auto")
@@ -174,8 +179,7 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
     provenance = all(_places_file(corpus, split) for corpus in corpora for split in corpus.splits)
     return Output(
         format=found,
-        dtype=dtype,
-        shard_tokens=registry.shard_tokens(found, dtype, asked),
+        shape=registry.choose_shape(found, dtype, asked, sample),
         first_shard_is_val=False,
         index=target.index or (same and all(_has_index(corpus) for corpus in corpora)),
         provenance=provenance,
@@ -204,7 +208,7 @@ def _refuse_unknown_ends(corpus: Corpus, output: Output, side: str) -> None:
             f"{show(corpus.folder)}: which token ends a text is not known, so it cannot be moved from {corpus.eot_side} to {side}; say it with --eot-id, or keep it with --eot {corpus.eot_side}"
         )
     why = "end-of-text tokens are to be moved" if moves else f"--format {output.format.name} needs them"
-    if not (moves or output.format.sides or output.index):
+    if not (moves or output.format.needs_ends or output.index):
         return
     for split in corpus.splits.values():
         if not split.knows_documents:
@@ -230,7 +234,7 @@ def _stream(
     split = corpus.splits[name]
     moves = side != corpus.eot_side
     shift = _shift(corpus, split, side) if moves else 0
-    wanted = (moves and not shift) or output.index or output.format.sides is not None
+    wanted = (moves and not shift) or output.index or output.format.needs_ends
     move = _Mover(corpus, split, side) if moves and not shift else None
     scans = wanted and move is None and split.ends is None  # the marks are seen in what is copied anyway
     ends = _Window(split.document_ends() if wanted and not scans else iter(()))
@@ -410,6 +414,7 @@ def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict
         **job["choices"],
         "format": output.format.name,
         "shard_tokens": output.shard_tokens,
+        "sample_tokens": output.shape.sample_tokens,
         "index": output.index,
         "provenance": output.index and output.provenance,
         "eot": side,

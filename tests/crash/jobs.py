@@ -22,6 +22,32 @@ JOBS = {
     "long": ["long.txt", "--val-fraction", "0.1"],
     "running": ["book.txt", "--val-fraction", "0.1"],
     "replaced": ["bad.txt", "--separator", "\\n", "--val-fraction", "0.1", "--on-error", "replace"],
+    "samples": [
+        "many",
+        "--separator",
+        "\\n\\n",
+        "--val-fraction",
+        "0.1",
+        "--format",
+        "mds",
+        "--sample-tokens",
+        "16",
+        "--shard-tokens",
+        "800",
+    ],
+    "blocks": [
+        "many",
+        "--separator",
+        "\\n\\n",
+        "--val-fraction",
+        "0.1",
+        "--format",
+        "litdata",
+        "--sample-tokens",
+        "16",
+        "--shard-tokens",
+        "800",
+    ],
     "skipped": ["bad.txt", "--separator", "\\n", "--val-fraction", "0.1", "--on-error", "skip"],
 }
 
@@ -56,8 +82,9 @@ def drive(folder, runs):
 
 def result(folder, output="out"):
     """The bytes that must not differ, and the names of all files. A lock that a killed process left holds nobody up."""
-    files = {path.name: path.read_bytes() for path in (folder / output).iterdir() if path.name != ".shardmill.lock"}
-    return {name: None if name == "run.json" else data for name, data in files.items()}
+    found = {path.relative_to(folder / output).as_posix(): path for path in (folder / output).rglob("*")}
+    found.pop(".shardmill.lock", None)
+    return {name: None if name == "run.json" or path.is_dir() else path.read_bytes() for name, path in found.items()}
 
 
 def occurrences(steps):

@@ -1,4 +1,4 @@
-// Reads one token file of the llm.c layout and prints how many tokens it has and their sum.
+// Reads one token file of the llm.c layout and prints its tokens, one in each line.
 // Written from the layout's rules: 256 int32 (magic, version, count, zeros), then uint16 tokens, nothing after.
 #include <stdint.h>
 #include <stdio.h>
@@ -24,12 +24,10 @@ int main(int argc, char **argv) {
     if (ftell(file) != 1024 + 2L * count) fail("size is not what the header says");
     if (count < atol(argv[2])) fail("shard shorter than a batch");
     fseek(file, (int)1024, SEEK_SET);
-    uint64_t sum = 0;
     uint16_t token;
     for (int32_t i = 0; i < count; i++) {
         if (fread(&token, sizeof token, 1, file) != 1) fail("short read");
-        sum += token;
+        printf("%d\n", token);
     }
-    printf("%d %llu\n", count, (unsigned long long)sum);
     return 0;
 }

@@ -34,7 +34,7 @@ class FileState:
 
 
 class OutputFiles:
-    """Files in one folder, by name. One that an earlier run began goes on from the state given for it.
+    """Files in one folder, by name, which may have a subfolder in it. One that an earlier run began goes on from the state given for it.
 
     A file that is full is closed at the next sync, or when too many are open: thousands of shards need few descriptors.
     """
@@ -48,14 +48,26 @@ class OutputFiles:
         self._closing = threading.Lock()
         self._dropped: set[str] = set()
         self._unlisted = False
+        self._folders = {folder}
         for name, state in states.items():
-            self._files[name] = _CheckedFile(folder / name, state, drop_behind=drop_behind)
+            self._files[name] = self._file(name, state)
 
     def append(self, name: str, data: memoryview) -> None:
         if name not in self._files:
-            self._files[name] = _CheckedFile(self.folder / name, None, drop_behind=self._drop_behind)
+            self._files[name] = self._file(name, None)
             self._unlisted = True
         self._files[name].append(data)
+
+    def _file(self, name: str, state: FileState | None) -> "_CheckedFile":
+        path = self.folder / name
+        if path.parent not in self._folders:
+            storage.make_subfolder(path.parent)
+            self._folders.add(path.parent)
+        return _CheckedFile(path, state, drop_behind=self._drop_behind)
+
+    def _sync_folders(self) -> None:
+        for folder in list(self._folders):  # append may make one meanwhile
+            storage.sync_folder(folder)
 
     def full(self, name: str) -> None:
         """Nothing more is appended to this file while the job runs."""
@@ -111,7 +123,7 @@ class OutputFiles:
             with self._closing:
                 file.growing.sync()
         if unlisted:
-            storage.sync_folder(self.folder)
+            self._sync_folders()
         storage.reached("data-synced")
 
     def _close_full(self) -> None:
@@ -124,7 +136,7 @@ class OutputFiles:
     def seal(self, *, sync: bool = True) -> None:
         for file in self._files.values():
             file.growing.seal(sync=sync)
-        storage.sync_folder(self.folder)
+        self._sync_folders()
         storage.reached("files-sealed")
 
     def publish(self) -> None:
@@ -133,7 +145,7 @@ class OutputFiles:
             storage.remove(self.folder / (name + storage.PARTIAL))
         for _, file in sorted(self._files.items()):
             file.growing.publish()
-        storage.sync_folder(self.folder)
+        self._sync_folders()
         storage.reached("names-synced")
 
     def close(self) -> None:
@@ -145,6 +157,8 @@ class OutputFiles:
             file.growing.abandon()
         for name in self._dropped:
             storage.remove(self.folder / (name + storage.PARTIAL))
+        for folder in self._folders - {self.folder}:
+            storage.remove_if_empty(folder)
 
 
 class Syncing:

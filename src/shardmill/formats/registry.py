@@ -1,29 +1,35 @@
 """The formats by name → what each asks for: names, headers, integers, the side of the end-of-text token, its limits."""
 
+import dataclasses
 import functools
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.formats.shards import Layout, SplitName, TokenType
+from shardmill.formats import streaming
+from shardmill.formats.shards import Header, Layout, Shape, SplitName, TokenType
 from shardmill.names import show
 from shardmill.spec import VAL_FRACTION, Dtype, Spec, Split
 from shardmill.tokens.tokenizer import Tokenizer
 
-SideKind = Literal["megatron", "datatrove", "olmo"]
+SideKind = Literal["megatron", "datatrove", "olmo", "mds", "litdata"]
 LLMC_BYTES = 1024
 NPY_BYTES = 128
 # magic and version of llm.c's files, by the size of a token
 LLMC_MAGIC = {2: (20240520, 1), 4: (20240801, 7)}
 # llm.c's loader stops when a shard is shorter than processes × B × T + 1 tokens; its usual batch is 524,288.
 _LEAST_SHARD = (1 << 20) + 1
-_INT32 = (1 << 31) - 1
+_INT32, _UINT32 = (1 << 31) - 1, (1 << 32) - 1
 _SHARD_TOKENS = 100_000_000
+# 64 MiB of uint16, which mosaicml-streaming and litdata take for a good download.
+_STREAMED_TOKENS = 1 << 25
+# Each sample has its place in the shard's header, which is held in memory: 4 MiB at most.
+_MOST_SAMPLES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,14 +48,24 @@ class Format:
     needs_eot: str = ""
     """Why the trainer needs its end-of-text tokens at that side, if it does."""
     first_shard_is_val: bool = False
-    header: Callable[[int, TokenType], bytes] | None = None
+    header: Header | None = None
     wide_from: int = (1 << 16) + 1
     """Vocabularies of this size or more get uint32."""
     only_uint16: str = ""
     """Why the trainer reads nothing else, if so."""
     least_last: bool = False
+    """A short last shard is joined to the one before it."""
+    sample_tokens: int | None = None
+    """How many tokens the trainer takes at a time, where shards hold whole samples."""
     max_shard_bytes: int | None = None
     sides: SideKind | None = None
+    beside: tuple[str, ...] = ()
+    """The names of the files beside the tokens."""
+
+    @property
+    def needs_ends(self) -> bool:
+        """Whether a file beside the tokens says where documents end."""
+        return self.sides in ("megatron", "datatrove", "olmo")
 
     def file_name(self, split: SplitName, number: int) -> str:
         return self.file.format(split=split, number=number + (self.train_from if split == "train" else 0))
@@ -64,8 +80,7 @@ class Output:
     """Everything that a writer must know: the format and what was chosen in it."""
 
     format: Format
-    dtype: TokenType
-    shard_tokens: int | None
+    shape: Shape
     first_shard_is_val: bool
     index: bool
     provenance: bool
@@ -77,7 +92,7 @@ class Output:
     @property
     def bytes_per_document(self) -> int:
         """About what the files beside the tokens take for each."""
-        of_format = {None: 0, "megatron": 20, "datatrove": 8, "olmo": 24 + 80}[self.format.sides]
+        of_format = {"megatron": 20, "datatrove": 8, "olmo": 24 + 80}.get(self.format.sides or "", 0)
         return of_format + (8 if self.index else 0) + (16 if self.provenance else 0)
 
     @property
@@ -85,28 +100,49 @@ class Output:
         """Whether anyone wants to know where documents came from."""
         return self.provenance or self.format.sides == "olmo"
 
+    @property
+    def dtype(self) -> TokenType:
+        return self.shape.dtype
+
+    @property
+    def shard_tokens(self) -> int | None:
+        return self.shape.shard_tokens
+
     def layout(self) -> Layout:
         header = self.format.header
         return Layout(
             name=self.format.file_name,
             dtype=self.dtype,
             shard_tokens=self.shard_tokens,
-            header=functools.lru_cache(4)(lambda count: header(count, self.dtype)) if header else lambda _: b"",
-            least_tokens=min(_LEAST_SHARD, self.shard_tokens or 0) if self.format.least_last else 0,
+            header=functools.lru_cache(4)(lambda count: header(count, self.shape)) if header else lambda _: b"",
+            least_tokens=_least_tokens(self.format, self.shape),
         )
 
 
-def npy_header(count: int, dtype: TokenType) -> bytes:
+def npy_header(count: int, shape: Shape) -> bytes:
     """A header of version 1.0 as numpy writes it, padded to 128 bytes whatever the count."""
-    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
+    text = f"{{'descr': '{shape.dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", NPY_BYTES - 10) + text.ljust(NPY_BYTES - 11).encode() + b"\n"
 
 
-def llmc_header(count: int, dtype: TokenType) -> bytes:
-    return struct.pack("<3i", *LLMC_MAGIC[dtype.itemsize], count).ljust(LLMC_BYTES, b"\0")
+def llmc_header(count: int, shape: Shape) -> bytes:
+    return struct.pack("<3i", *LLMC_MAGIC[shape.dtype.itemsize], count).ljust(LLMC_BYTES, b"\0")
 
 
 _ALIGNED = "it begins every batch at an end-of-text token, which must stand before each document"
+_LLMC = Format(
+    name="llmc",
+    trainer="llm.c",
+    file="fineweb_{split}_{number:06}.bin",
+    sharded=True,
+    shard_tokens=_SHARD_TOKENS,
+    train_from=1,
+    eot_side="before",
+    first_shard_is_val=True,
+    header=llmc_header,
+    least_last=True,
+    max_shard_bytes=_INT32,
+)
 FORMATS = {
     found.name: found
     for found in (
@@ -123,36 +159,29 @@ FORMATS = {
             first_shard_is_val=True,
             header=npy_header,
         ),
-        Format(
-            name="llmc",
-            trainer="llm.c",
-            file="fineweb_{split}_{number:06}.bin",
-            sharded=True,
-            shard_tokens=_SHARD_TOKENS,
-            train_from=1,
-            eot_side="before",
-            first_shard_is_val=True,
-            header=llmc_header,
-            least_last=True,
-            max_shard_bytes=_INT32,
-        ),
-        Format(
+        _LLMC,
+        dataclasses.replace(
+            _LLMC,
             name="modded-nanogpt",
             trainer="modded-nanogpt",
-            file="fineweb_{split}_{number:06}.bin",
-            sharded=True,
-            shard_tokens=_SHARD_TOKENS,
-            train_from=1,
-            eot_side="before",
             needs_eot=_ALIGNED,
-            first_shard_is_val=True,
-            header=llmc_header,
             only_uint16="its loader reads files of version 1, and they hold uint16",
-            least_last=True,
-            max_shard_bytes=_INT32,
         ),
-        Format(name="megatron", trainer="Megatron-LM", file="{split}.bin", wide_from=65500, sides="megatron"),
-        Format(name="datatrove", trainer="datatrove, nanotron", file="{split}.ds", sides="datatrove"),
+        Format(
+            name="megatron",
+            trainer="Megatron-LM",
+            file="{split}.bin",
+            wide_from=65500,
+            sides="megatron",
+            beside=("{split}.idx",),
+        ),
+        Format(
+            name="datatrove",
+            trainer="datatrove, nanotron",
+            file="{split}.ds",
+            sides="datatrove",
+            beside=("{split}.ds.index", "{split}.ds.metadata"),
+        ),
         Format(
             name="olmo",
             trainer="OLMo-core",
@@ -160,6 +189,33 @@ FORMATS = {
             sharded=True,
             shard_tokens=1 << 30,
             sides="olmo",
+            beside=("{split}-{number:05}.csv.gz", "{split}.rows"),
+        ),
+        Format(
+            name="mds",
+            trainer="mosaicml-streaming, LLM Foundry",
+            file="{split}/shard.{number:05}.mds",
+            sharded=True,
+            shard_tokens=_STREAMED_TOKENS,
+            header=streaming.mds_header,
+            least_last=True,
+            sample_tokens=2048,
+            max_shard_bytes=_UINT32,
+            sides="mds",
+            beside=("{split}/index.json",),
+        ),
+        Format(
+            name="litdata",
+            trainer="litdata, LitGPT",
+            file="{split}/chunk-0-{number:01}.bin",
+            sharded=True,
+            shard_tokens=_STREAMED_TOKENS,
+            header=streaming.litdata_header,
+            least_last=True,
+            sample_tokens=2049,  # LitGPT takes one token more than its context, the last target
+            max_shard_bytes=_UINT32,
+            sides="litdata",
+            beside=("{split}/index.json",),
         ),
     )
 }
@@ -174,6 +230,8 @@ def check(spec: Spec) -> Format:
         raise UsageError(f"--shard-tokens: {found.trainer} reads one file for each split; {instead}")
     if found.sharded and found.shard_tokens is None and spec.shard_tokens is None:
         raise UsageError(f"--format {found.name}: say how long a shard is, e.g. --shard-tokens 500M")
+    if spec.sample_tokens is not None and found.sample_tokens is None:
+        raise UsageError(f"--sample-tokens: the files of --format {found.name} know no samples; leave it out")
     if spec.split == "first-shard" and not found.sharded:
         raise UsageError(f"--split first-shard: --format {found.name} has no shards; choose hash, head or tail")
     if first and spec.val_fraction not in (0, VAL_FRACTION):
@@ -205,7 +263,8 @@ def plan_output(spec: Spec, tokenizer: Tokenizer, sources: Sequence[str], input_
     found = check(spec)
     dtype = choose_dtype(found, tokenizer.size, tokenizer.name, spec.dtype)
     first = _first_shard_is_val(found, spec) and spec.val_fraction > 0
-    tokens = shard_tokens(found, dtype, spec.shard_tokens)
+    shape = choose_shape(found, dtype, spec.shard_tokens, spec.sample_tokens)
+    tokens = shape.shard_tokens
     if first and tokens is not None and input_bytes < tokens:
         raise UsageError(
             f"--format {found.name}: the input has {input_bytes:,} bytes, so at most about as many tokens, and the first shard of {tokens:,} tokens is the validation set: nothing would be left to train on. "
@@ -213,8 +272,7 @@ def plan_output(spec: Spec, tokenizer: Tokenizer, sources: Sequence[str], input_
         )
     return Output(
         format=found,
-        dtype=dtype,
-        shard_tokens=tokens,
+        shape=shape,
         first_shard_is_val=first,
         index=spec.index,
         provenance=spec.provenance,
@@ -238,15 +296,36 @@ def choose_dtype(found: Format, vocabulary: int, tokenizer: str, asked: Dtype) -
     return np.dtype("<u4" if wide else "<u2")
 
 
-def shard_tokens(found: Format, dtype: TokenType, asked: int | None) -> int | None:
-    tokens = asked if asked is not None else found.shard_tokens
-    if tokens is not None and found.max_shard_bytes is not None:
-        most = (found.max_shard_bytes - LLMC_BYTES) // dtype.itemsize - _LEAST_SHARD
-        if tokens > most:
+def choose_shape(found: Format, dtype: TokenType, shard_tokens: int | None, sample_tokens: int | None) -> Shape:
+    """How long shards and samples are: as asked, if the trainer can read it so, else as the format has them."""
+    sample = found.sample_tokens if sample_tokens is None else sample_tokens
+    tokens = found.shard_tokens if shard_tokens is None else shard_tokens
+    if sample is not None and tokens is not None:
+        if shard_tokens is None:
+            tokens = min(max(tokens // sample, 1), _MOST_SAMPLES) * sample
+        if tokens % sample:
             raise UsageError(
-                f"--shard-tokens {tokens:,}: {found.trainer} keeps the number of tokens and places in the file as 32-bit integers, so a shard must stay below 2 GiB; at most {most:,} tokens of {dtype.name}"
+                f"--shard-tokens {tokens:,}: a shard holds whole samples, and {sample:,} tokens are one (--sample-tokens); use {-(-tokens // sample) * sample:,}"
             )
-    return tokens
+        if tokens // sample > _MOST_SAMPLES:
+            raise UsageError(
+                f"--shard-tokens {tokens:,}: makes {tokens // sample:,} samples of {sample:,} tokens, and a shard holds at most {_MOST_SAMPLES:,}; pass at most {_MOST_SAMPLES * sample:,}"
+            )
+    shape = Shape(dtype=dtype, shard_tokens=tokens, sample_tokens=sample)
+    if tokens is not None and found.max_shard_bytes is not None and found.header is not None:
+        room = found.max_shard_bytes - len(found.header(0, shape))
+        most = room // dtype.itemsize - (sample or _LEAST_SHARD)
+        if tokens > most:
+            limit = "2 GiB" if found.max_shard_bytes == _INT32 else "4 GiB"
+            raise UsageError(
+                f"--shard-tokens {tokens:,}: {found.trainer} keeps the number of tokens and places in the file as 32-bit integers, so a shard must stay below {limit}; at most {most:,} tokens of {dtype.name}"
+            )
+    return shape
+
+
+def _least_tokens(found: Format, shape: Shape) -> int:
+    """How short the last shard may be: a batch of llm.c, one sample, or anything."""
+    return min(shape.sample_tokens or _LEAST_SHARD, shape.shard_tokens or 0) if found.least_last else 0
 
 
 def _first_shard_is_val(found: Format, spec: Spec) -> bool:
@@ -255,12 +334,7 @@ def _first_shard_is_val(found: Format, spec: Spec) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _name_pattern(found: Format) -> re.Pattern[str]:
-    tokens = re.escape(found.file).replace(r"\{split\}", "(train|val)")
-    tokens = re.sub(r"\\\{number:0(\d)\\\}", r"\\d{\1,}", tokens)
-    sides = {
-        None: "",
-        "megatron": r"|(train|val)\.idx",
-        "datatrove": r"|(train|val)\.ds\.(index|metadata)",
-        "olmo": r"|(train|val)-\d{5,}\.csv\.gz|(train|val)\.rows",
-    }
-    return re.compile(rf"{tokens}{sides[found.sides]}|(train|val)\.(ends|places)")
+    names = "|".join(re.escape(name) for name in (found.file, *found.beside, "{split}.ends", "{split}.places"))
+    return re.compile(
+        re.sub(r"\\\{number:0(\d)\\\}", r"[0-9]{\1,}", names).replace(r"\{split\}", "(train|val)"),
+    )

@@ -42,6 +42,19 @@ class SideFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """What the headers of all token files of an output have in common."""
+
+    dtype: TokenType
+    shard_tokens: int | None = None
+    sample_tokens: int | None = None
+
+
+Header = Callable[[int, Shape], bytes]
+"""The first bytes of a file of so many tokens; always of the same length."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
     """How the tokens of a split become files."""
 

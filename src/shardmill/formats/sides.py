@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from shardmill import rejects
 from shardmill.errors import OutputError
+from shardmill.formats import streaming
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.registry import Output
-from shardmill.formats.shards import SplitName
+from shardmill.formats.shards import Shard, SplitName
 
 Positions = npt.NDArray[np.int64]
 Places = npt.NDArray[np.uint64]
@@ -24,6 +25,7 @@ KINDS = {
     ".index": "ends",
     ".metadata": "metadata",
     ".csv.gz": "rows",
+    f"/{streaming.INDEX}": "shards",
     rejects.NAME: "rejects",
     "manifest.inputs.jsonl": "inputs",
 }
@@ -42,8 +44,8 @@ class Side(Protocol):
     def add(self, split: SplitName, ends: Positions, sizes: Positions, places: Places) -> None:
         """Documents that end there in the tokens of the split; none is empty."""
 
-    def finish(self, split: SplitName, tokens: int, documents: int) -> None:
-        """All documents were added. What this writes is written again after a kill, the same."""
+    def finish(self, split: SplitName, shards: tuple[Shard, ...], documents: int) -> None:
+        """All documents were added, and these shards hold them. What this writes is written again after a kill, the same."""
 
 
 def sides_of(output: Output, files: OutputFiles, *, finished: bool) -> list[Side]:
@@ -55,6 +57,8 @@ def sides_of(output: Output, files: OutputFiles, *, finished: bool) -> list[Side
             sides.append(Datatrove(files, output))
         case "olmo":
             sides.append(Olmo(files, output))
+        case "mds" | "litdata":
+            sides.append(ShardList(files, output))
     if output.index:
         sides.append(Ends(files, provenance=output.provenance))
     return sides
@@ -71,7 +75,7 @@ class Ends:
         if self._provenance:
             self._files.append(f"{split}.places", memoryview(places.astype("<u8").tobytes()))
 
-    def finish(self, split: SplitName, tokens: int, documents: int) -> None:
+    def finish(self, split: SplitName, shards: tuple[Shard, ...], documents: int) -> None:
         pass
 
 
@@ -98,7 +102,7 @@ class Megatron:
             )
         self._files.append(name, sizes.astype("<i4").data.cast("B"))
 
-    def finish(self, split: SplitName, _tokens: int, documents: int) -> None:
+    def finish(self, split: SplitName, _: tuple[Shard, ...], documents: int) -> None:
         name = f"{split}.idx"
         if not documents:
             return
@@ -125,8 +129,8 @@ class Datatrove:
     def add(self, split: SplitName, ends: Positions, _: Positions, __: Places) -> None:
         self._files.append(f"{split}.ds.index", ends.astype("<u8").data.cast("B"))
 
-    def finish(self, split: SplitName, tokens: int, _: int) -> None:
-        if tokens:
+    def finish(self, split: SplitName, shards: tuple[Shard, ...], _: int) -> None:
+        if tokens := sum(shard.tokens for shard in shards):
             lines = (f"{self._output.tokenizer}|{self._output.dtype.itemsize}", str(tokens), _metric(tokens))
             self._files.append(f"{split}.ds.metadata", memoryview("\n".join(lines).encode()))
 
@@ -141,9 +145,9 @@ class Olmo:
         rows = np.column_stack([ends.astype("<u8"), places])
         self._files.append(f"{split}.rows", memoryview(rows.astype("<u8").tobytes()))
 
-    def finish(self, split: SplitName, tokens: int, documents: int) -> None:
-        name = f"{split}.rows"
-        length = self._output.shard_tokens or tokens
+    def finish(self, split: SplitName, _: tuple[Shard, ...], documents: int) -> None:
+        name, length = f"{split}.rows", self._output.shard_tokens
+        assert length is not None
         out: _StoredGzip | None = None
         shard = start = 0
         for first in range(0, documents, _CHUNK):
@@ -189,6 +193,21 @@ class Olmo:
                 strict=False,
             )
         )
+
+
+class ShardList:
+    """SPLIT/index.json: the shards, as mosaicml-streaming or litdata wants to know them. Nothing of documents."""
+
+    def __init__(self, files: OutputFiles, output: Output) -> None:
+        self._files, self._shape = files, output.shape
+        self._index = streaming.mds_index if output.format.sides == "mds" else streaming.litdata_index
+
+    def add(self, split: SplitName, ends: Positions, sizes: Positions, places: Places) -> None:
+        pass
+
+    def finish(self, split: SplitName, shards: tuple[Shard, ...], _: int) -> None:
+        if shards:
+            self._files.append(f"{split}/{streaming.INDEX}", memoryview(self._index(shards, self._shape)))
 
 
 class _StoredGzip:

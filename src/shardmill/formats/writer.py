@@ -72,7 +72,7 @@ class FormatWriter:
             self._close(split, np.zeros((1, 2), np.uint64))
             grown.files.finish()
             for side in self._sides:
-                side.finish(split, grown.files.tokens, grown.documents)
+                side.finish(split, grown.files.shards(), grown.documents)
 
     def extra(self) -> dict[str, int]:
         return {
