@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from shardmill.errors import InputError
+from shardmill.patience import Stopped
 from shardmill.reading import PipeReader
-from shardmill.remote import Stopped
 
 ROOT = Path(__file__).parent.parent
 SHARDMILL = Path(sys.executable).with_name("shardmill")

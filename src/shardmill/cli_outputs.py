@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardmill.console import Count, Size, cache_folder, plural, print_json, say, size
-from shardmill.errors import OutputError
+from shardmill.errors import OutputError, UsageError
 from shardmill.spec import Limits
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def verify(
     if as_json:
         print_json({"ok": found.ok, **dataclasses.asdict(found), "output": str(found.output)})
     for problem in found.problems:
-        say(f"{_shown(Path(output) / problem.file)}: {_shown(problem.what)}")
+        say(f"{_shown(output.rstrip('/') + '/' + problem.file)}: {_shown(problem.what)}")
     if found.problems:
         raise OutputError(f"{_shown(output)}: {plural(len(found.problems), 'problem')} found")
     if not quiet:
@@ -106,6 +106,16 @@ def _target_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _folder(output: str) -> Path:
+    from shardmill.names import is_url
+
+    if is_url(output):
+        raise UsageError(
+            f"-o {_shown(output)}: merge and convert write to a disk; choose a folder there, and copy it to the store then, manifest.json last"
+        )
+    return Path(output)
+
+
 @click.command(epilog="\b\nExample:\n  shardmill merge data-2023/ data-2024/ -o data/")
 @click.argument("sources", nargs=-1, required=True, metavar="OUTPUT...")
 @_target_options
@@ -116,7 +126,7 @@ def merge(sources: tuple[str, ...], output: str, as_json: bool, **options: Any) 
     """
     import shardmill
 
-    target = shardmill.Target(output=Path(output), **options)
+    target = shardmill.Target(output=_folder(output), **options)
     _tell(shardmill.merge(list(sources), target), output, as_json=as_json)
 
 
@@ -157,7 +167,7 @@ def convert(
     import shardmill
     from shardmill.foreign import Claims
 
-    target = shardmill.Target(output=Path(output), **options)
+    target = shardmill.Target(output=_folder(output), **options)
     claims = Claims(format=from_format, dtype=dtype, eot_id=eot_id)
     _tell(shardmill.convert(source, target, claims), output, as_json=as_json)
 

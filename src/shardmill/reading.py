@@ -14,7 +14,8 @@ import xxhash
 
 from shardmill.errors import InputError, ShardmillError, TemporaryError
 from shardmill.names import show
-from shardmill.remote import LOOK_BACK, READ_AHEAD, Remote, RemoteReader, Stopped
+from shardmill.patience import Stopped
+from shardmill.remote import LOOK_BACK, READ_AHEAD, Remote, RemoteReader
 
 FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 STDIN = "-"

@@ -22,8 +22,8 @@ from shardmill.formats.sides import Places
 from shardmill.formats.writer import FormatWriter
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
-from shardmill.names import show
-from shardmill.reading import InputReader
+from shardmill.names import is_url, show
+from shardmill.shelf import ShelfFile
 
 _NO_ENDS = np.empty(0, np.int64)
 Report = Callable[[int, int], None]
@@ -47,8 +47,16 @@ def convert(
 ) -> Manifest:
     """Write the tokens of one output, or of files that another program made, in another format."""
     folder, claims = Path(source), claims or Claims()
-    ours = claims.format is None and (not folder.is_dir() or (folder / manifest.NAME).exists())
-    corpus = open_corpus(folder) if ours else open_foreign(folder, claims)
+    if is_url(str(source)):
+        if claims != Claims():
+            raise UsageError(
+                f"{show(str(source))}: files that another program made are read from a disk; download them first"
+            )
+        corpus = open_corpus(source)
+    elif claims.format is None and (not folder.is_dir() or (folder / manifest.NAME).exists()):
+        corpus = open_corpus(folder)
+    else:
+        corpus = open_foreign(folder, claims)
     return _write([corpus], target, "convert", on_progress)
 
 
@@ -89,7 +97,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
     output = _output(corpora, found, target)
     for corpus in corpora:
         _refuse_unknown_ends(corpus, output, side)
-        if target.output.exists() and target.output.resolve() == corpus.folder.resolve():
+        if target.output.exists() and target.output.resolve() == Path(corpus.folder).resolve():
             raise UsageError(f"{show(target.output)}: is the source too; choose another output folder with -o")
     machine.keep_freed_memory()
     total, done = sum(corpus.tokens for corpus in corpora), 0
@@ -308,9 +316,11 @@ def _has_index(corpus: Corpus) -> bool:
     return corpus.manifest is not None and any(side.name.endswith(".ends") for side in corpus.manifest.sides)
 
 
-def _places_file(corpus: Corpus, split: SplitName) -> Path | None:
+def _places_file(corpus: Corpus, split: SplitName) -> ShelfFile | None:
     sides = corpus.manifest.sides if corpus.manifest else ()
-    return next((corpus.folder / side.name for side in sides if side.split == split and side.kind == "places"), None)
+    name = next((side.name for side in sides if side.split == split and side.kind == "places"), None)
+    shelf = corpus.splits[split].files[0].file.shelf
+    return None if name is None else ShelfFile(shelf=shelf, name=name)
 
 
 def _place_reader(corpus: Corpus, split: SplitName, first_input: int) -> Callable[[int, int], Places]:
@@ -320,8 +330,7 @@ def _place_reader(corpus: Corpus, split: SplitName, first_input: int) -> Callabl
         if path is None or not count:  # all that is known is which document it is
             numbers = np.arange(first, first + count, dtype=np.uint64)
             return np.column_stack([np.full(count, 1 << 62, np.uint64), numbers])
-        with InputReader(str(path)) as reader:
-            found = np.frombuffer(reader.read(16 * first, 16 * count), "<u8").reshape(-1, 2).copy()
+        found = np.frombuffer(path.read(16 * first, 16 * count), "<u8").reshape(-1, 2).copy()
         found[:, 0] += np.uint64(first_input)
         return found
 
@@ -376,5 +385,5 @@ def _fingerprint(corpus: Corpus) -> str:
     """Of an output, the checksum of its manifest; of others' files, of their names and sizes."""
     if corpus.manifest is not None:
         return xxhash.xxh3_64_hexdigest(corpus.manifest.to_json())
-    files = [f"{file.path.name} {file.tokens}" for split in corpus.splits.values() for file in split.files]
+    files = [f"{file.file.name} {file.tokens}" for split in corpus.splits.values() for file in split.files]
     return xxhash.xxh3_64_hexdigest("\n".join(files).encode())
