@@ -14,32 +14,54 @@ from shardmill.job import Job, versions
 from shardmill.journal import Left
 from shardmill.manifest import Counts, Manifest
 from shardmill.names import show
+from shardmill.shelf import LocalShelf, Shelf
 from shardmill.sources import InputFile
+from shardmill.store import Store
 
 
-def refuse_to_replace_inputs(output: Path, files: tuple[InputFile, ...], format: Format) -> None:
+def refuse_to_replace_inputs(output: Path, store: Store | None, files: tuple[InputFile, ...], format: Format) -> None:
+    for file in files if store is not None else ():
+        inside, _, name = file.path.rpartition("/")
+        if store is not None and inside == store.shown and format.owns(name):
+            raise _would_be_overwritten(file)
     ours = [*_outputs(output, format), *(path for path in [output / manifest.NAME] if path.exists())]
     for file in files if ours else ():
         if file.local and any(path.samefile(file.path) for path in ours):
-            raise UsageError(
-                f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o"
-            )
+            raise _would_be_overwritten(file)
 
 
-def completed(output: Path, asked: dict[str, Any], files: tuple[InputFile, ...]) -> Manifest | None:
-    """The manifest if this very job is complete already; an error if another one is, or files that are not ours."""
-    old = manifest.read(output) if output.is_dir() else None
+def _would_be_overwritten(file: InputFile) -> UsageError:
+    return UsageError(f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o")
+
+
+def look(output: Path, store: Store | None) -> Shelf | None:
+    """What is where the result goes; None: nothing."""
+    return store.look() if store is not None else LocalShelf(output) if output.is_dir() else None
+
+
+def completed(
+    there: Shelf | None, asked: dict[str, Any], files: tuple[InputFile, ...], *, begun: bool
+) -> Manifest | None:
+    """The manifest if this very job is complete already; an error if another one is, or files that are not ours.
+
+    begun: there is a journal, so they may be ours.
+    """
+    if there is None:
+        return None
+    old = manifest.of(there)
     if old is not None:
         changed = manifest.differences(old.job, asked)
         if not changed:
-            changed = manifest.modified(output, files) + _pipes(files)
+            changed = manifest.modified(there, files) + _pipes(files)
         if changed:
-            raise _another_job(output, "holds the result of another job", changed)
+            raise _another_job(there.place, "holds the result of another job", changed)
         return old
-    for path in _outputs(output, registry.get(asked["choices"]["format"])):
-        if not (output / journal.NAME).exists():
+    format = registry.get(asked["choices"]["format"])
+    for name in there.names() if not begun else ():
+        if format.owns(name) or name == rejects.NAME:
+            unfinished = "" if isinstance(there.place, Path) else ", or its unfinished job is in another staging folder"
             raise OutputError(
-                f"{show(path)}: exists, and shardmill did not make it; pass --overwrite to replace it, or choose another folder with -o"
+                f"{show(there.path(name))}: exists, and shardmill did not make it{unfinished}; pass --overwrite to replace it, or choose another folder with -o"
             )
     return None
 
@@ -48,8 +70,10 @@ def unfinished(output: Path) -> bool:
     return (output / journal.NAME).exists()
 
 
-def tidy(output: Path) -> None:
-    """The job is complete: a kill between its last two steps leaves the journal."""
+def tidy(output: Path, store: Store | None, format: Format) -> None:
+    """The job is complete: a kill between its last two steps leaves the journal, one elsewhere what was staged here."""
+    if store is not None:
+        _clear(output, format)
     storage.remove(output / journal.NAME)
 
 
@@ -63,7 +87,8 @@ def left_behind(job: Job, *, overwrite: bool) -> Left | None:
     try:
         left = _left_by(job)
         if left is not None and left.overwrites:
-            OutputFiles(job.output, left.checkpoint.files if left.checkpoint else {}, drop_behind=False).close()
+            known = left.checkpoint.files if left.checkpoint else {}
+            OutputFiles(job.output, known, drop_behind=False, away=left.away).close()
             return left
     except OutputError:
         pass
@@ -80,7 +105,7 @@ def _left_by(job: Job) -> Left | None:
         began = {**began, "choices": {**began["choices"], "on_error": job.spec.on_error}}  # has not mattered yet
     changed = manifest.differences(began, asked) + _pipes(job.files)
     if changed:
-        raise _another_job(job.output, "holds an unfinished job that is not this one", changed)
+        raise _another_job(job.spec.output, "holds an unfinished job that is not this one", changed)
     return left
 
 
@@ -88,7 +113,7 @@ def _pipes(files: Sequence[InputFile]) -> list[str]:
     return [f"inputs: {show(file.path)} is a pipe, and may hold something else now" for file in files if file.once]
 
 
-def _another_job(output: Path, what: str, changed: list[str]) -> OutputError:
+def _another_job(output: Path | str, what: str, changed: list[str]) -> OutputError:
     return OutputError(
         f"{show(output)} {what}:\n  "
         + "\n  ".join(changed[:20])
@@ -116,23 +141,67 @@ def _made_before(output: Path) -> set[str]:
     return names
 
 
-def make_room(output: Path, format: Format, *, overwrite: bool) -> None:
-    """See that the folder takes files, and remove what is to be replaced: the manifest first (I3)."""
+def make_room(output: Path, store: Store | None, format: Format, *, overwrite: bool) -> None:
+    """See that files are taken, and remove what is to be replaced: the manifest first (I3)."""
     storage.check_writable(output)
+    if store is not None:
+        store.check_writable()
+        _clear_store(store, format, overwrite=overwrite)
     if overwrite:
-        own = {name for path in output.iterdir() if format.owns(name := path.name.removesuffix(storage.PARTIAL))}
-        names = sorted(_made_before(output) | own | {rejects.NAME})
-        for name in (manifest.NAME, manifest.RUN_NAME, journal.NAME, *names):
-            storage.remove(output / name)
-            storage.remove(output / (name + storage.PARTIAL))
+        _clear(output, format)
         storage.reached("old-result-removed")
 
 
-def conclude(output: Path, made: Manifest, run: dict[str, Any]) -> None:
+def _clear(output: Path, format: Format) -> None:
+    own = {name for path in output.iterdir() if format.owns(name := path.name.removesuffix(storage.PARTIAL))}
+    names = sorted(_made_before(output) | own | {rejects.NAME})
+    for name in (manifest.NAME, manifest.RUN_NAME, journal.NAME, *names):
+        storage.remove(output / name)
+        storage.remove(output / (name + storage.PARTIAL))
+
+
+def _clear_store(store: Store, format: Format, *, overwrite: bool) -> None:
+    there = store.look() if overwrite else None
+    if there is None:
+        return
+    present, old = set(there.names()), set()
+    with contextlib.suppress(OutputError):
+        if (made := manifest.of(there)) is not None:
+            old = {file.name for file in made.files} | {side.name for side in made.sides}
+    names = sorted(name for name in present if name in old or format.owns(name) or name == rejects.NAME)
+    for name in (manifest.NAME, manifest.RUN_NAME, *names):
+        if name in present:
+            store.remove(name)
+
+
+def still_there(store: Store, left: Left | None, *, overwrite: bool) -> Left | None:
+    """What an earlier run left, if what it put in the store is there; an error, or with overwrite None, if not."""
+    if left is None or left.checkpoint is None or not left.away:
+        return left
+    there = store.look()
+    for name, state in sorted(left.checkpoint.files.items()):
+        size = there.size(name) if there is not None else None
+        if name in left.away and size != state.bytes:
+            if overwrite:
+                return None
+            has = "is gone" if size is None else f"has {size:,} bytes"
+            raise OutputError(
+                f"{show(f'{store.shown}/{name}')}: {has}, and an earlier run of this job put {state.bytes:,} bytes there. Start again with --overwrite, or choose another folder with -o"
+            )
+    return left
+
+
+def conclude(output: Path, store: Store | None, made: Manifest, run: dict[str, Any]) -> None:
     """All files have their names: now the report, the manifest (I3), and the journal away."""
-    storage.write_whole(output / manifest.RUN_NAME, manifest.dump(run))
-    storage.reached("run-written")
-    manifest.write(output, made)
+    if store is not None:
+        store.put_bytes(manifest.RUN_NAME, manifest.dump(run))
+        storage.reached("run-written")
+        storage.reached("manifest-putting")
+        store.put_bytes(manifest.NAME, made.to_json())
+    else:
+        storage.write_whole(output / manifest.RUN_NAME, manifest.dump(run))
+        storage.reached("run-written")
+        manifest.write(output, made)
     storage.reached("manifest-written")
     storage.remove(output / journal.NAME)
     storage.reached("journal-removed")

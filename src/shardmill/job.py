@@ -20,11 +20,13 @@ from shardmill.formats import registry
 from shardmill.formats.registry import Output
 from shardmill.formats.shards import TokenType
 from shardmill.manifest import when
-from shardmill.names import show
+from shardmill.names import is_url, show
+from shardmill.places import PART_BYTES, PARTS_AT_ONCE
 from shardmill.plan import Block
 from shardmill.sources import InputFile, find_inputs
 from shardmill.spec import Limits, Spec, Split
 from shardmill.split import Splitter
+from shardmill.store import check_place
 from shardmill.tokens.check import SHARE
 from shardmill.tokens.encoder import Encoder, Engines, choose_engines
 from shardmill.tokens.gigatoken import FEW_PIECES
@@ -37,12 +39,17 @@ _OWN_BASE = 160 << 20
 # What a pipe is taken for until its end is reached: too much for a shortcut.
 _UNKNOWN_BYTES = 1 << 40
 
+# What is put in a store is in memory part by part, of two files at a time.
+_PUT_BUFFERS = 2 * PARTS_AT_ONCE * PART_BYTES
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """What is read, how it is cut, what encodes it, what is written, and within which budget."""
 
     spec: Spec
+    output: Path
+    """Where the files grow; what goes to a store is put there from here."""
     files: tuple[InputFile, ...]
     bases: tuple[int, ...]
     """Where each file begins when all are laid end to end."""
@@ -65,10 +72,6 @@ class Job:
     """Larger than the page cache should hold."""
     checked_share: float = SHARE
     """How much is compared with the reference."""
-
-    @property
-    def output(self) -> Path:
-        return Path(self.spec.output)
 
     def describe(self) -> dict[str, Any]:
         """All that decides the bytes of the result, as it stands in the manifest."""
@@ -104,6 +107,7 @@ def versions(job: Job) -> dict[str, Any]:
 def find(spec: Spec, limits: Limits | None = None) -> tuple[tuple[InputFile, ...], Tokenizer]:
     """The cheap questions: what there is to read, with which tokenizer, and whether the choices go together."""
     registry.check(spec)
+    check_place(spec.output)
     files = find_inputs(spec.inputs, patience=(limits or Limits()).network_seconds)
     mode, fraction = _val_choice(spec)
     pipe = next((file for file in files if file.once), None)
@@ -128,7 +132,7 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     side = spec.eot if spec.eot != "auto" else _eot_side(writes, one_text=one_text)
     eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
     engines = choose_engines(tokenizer, limits.engine, likely, limits.cache_folder())
-    buffers = max(map(reading.read_buffers, files))
+    buffers = max(map(reading.read_buffers, files)) + (_PUT_BUFFERS if is_url(spec.output) else 0)
     keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers)
     rules = TextRules(
         cuts=tokenizer.cuts,
@@ -148,6 +152,7 @@ def make_job(spec: Spec, files: tuple[InputFile, ...], tokenizer: Tokenizer, lim
     )
     return Job(
         spec=spec,
+        output=limits.work_folder(spec.output),
         files=files,
         bases=tuple(plan.file_bases(files)),
         total_bytes=total,

@@ -146,10 +146,10 @@ def parse(data: bytes, path: str | Path) -> Manifest:
         ) from e
 
 
-def modified(folder: Path, files: Sequence[InputFile]) -> list[str]:
-    """Inputs of the complete job in this folder that were modified since, as far as run.json knows."""
+def modified(shelf: Shelf, files: Sequence[InputFile]) -> list[str]:
+    """Inputs of the complete job there that were modified since, as far as run.json knows."""
     try:
-        before = json.loads(read_small(folder / RUN_NAME, _LARGEST))["inputs_modified_ns"]
+        before = json.loads(shelf.whole(RUN_NAME, _LARGEST) or b"{}")["inputs_modified_ns"]
         return [
             f"{show(file.path)}: was modified {when(time)}, is now {when(file.modified_ns)}"
             for time, file in zip(before, files, strict=True)

@@ -7,7 +7,7 @@ import glob
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from shardmill import remote
@@ -18,6 +18,8 @@ from shardmill.remote import Address, Remote
 
 # A signed URL is made for every request, and only has to outlive its beginning.
 _SIGNED_SECONDS = 3600
+# A file is put in parts of this size, some at once: as much of it is in memory at a time.
+PART_BYTES, PARTS_AT_ONCE = 8 << 20, 4
 # Libraries whose exceptions mean that the network or the server had a bad moment.
 _NETWORK = {"aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "httpcore", "httpcore2", "httpx", "httpx2", "requests", "urllib3"}  # fmt: skip
 _WEB_ADVICE = (
@@ -45,6 +47,8 @@ class Store:
     advice: str
     not_data: tuple[str, ...] = ()
     """Files of the folder that are about the data."""
+    put_options: dict[str, Any] = field(default_factory=dict)
+    """How a file is put: in parts that take little memory."""
 
 
 class Places:
@@ -81,21 +85,29 @@ class Places:
         return self.attempt(url, listed)
 
     def attempt(
-        self, url: str, act: Callable[[Store], T], done: str = "read", stop: threading.Event | None = None
+        self,
+        url: str,
+        act: Callable[[Store], T],
+        done: str = "read",
+        stop: threading.Event | None = None,
+        shown: str | None = None,
     ) -> T:
         """What act makes of the place; tried again while the network or the server has a bad moment."""
+        shown = shown or url
         scheme = _scheme(url)
         opening = {"hf": self._hub, "s3": self._s3, "gs": self._gcs, "gcs": self._gcs}.get(scheme)
         if opening is None:
             raise UsageError(
                 f"{show(url)}: {scheme}:// is not read; give a path, or a URL that begins with hf://, s3://, gs:// or https://"
             )
-        trying = Patience(url, self._patience, stop)
+        trying = Patience(shown, self._patience, stop)
         while True:
             try:
                 return act(opening(url))
+            except Trouble as e:
+                trying.pause(e)
             except Exception as e:
-                trying.pause(_understood(url, e, _ADVICE[scheme], done))
+                trying.pause(_understood(shown, e, _ADVICE[scheme], done))
 
     def _remote(self, store: Store, name: str, info: dict[str, Any]) -> Remote:
         version = store.version(info)
@@ -188,6 +200,7 @@ class Places:
             pinned=False,
             address=lambda name, _: Address(url=fs.sign(name, expiration=_SIGNED_SECONDS)),
             advice=_ADVICE["s3"],
+            put_options={"chunksize": PART_BYTES, "max_concurrency": PARTS_AT_ONCE},
         )
 
     def _gcs(self, url: str) -> Store:
@@ -212,6 +225,7 @@ class Places:
             pinned=True,
             address=address,
             advice=_ADVICE["gs"],
+            put_options={"chunksize": PART_BYTES, "consistency": "md5"},
         )
 
 

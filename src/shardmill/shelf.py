@@ -33,6 +33,9 @@ class Shelf(Protocol):
     def path(self, name: str) -> str:
         """Where a file is, as it may be shown."""
 
+    def names(self) -> list[str]:
+        """All files there; none on the web, which cannot be asked."""
+
     def size(self, name: str) -> int | None:
         """None: there is no such file, or it is none."""
 
@@ -91,6 +94,9 @@ class LocalShelf:
     def path(self, name: str) -> str:
         return str(self.folder / name)
 
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
     def size(self, name: str) -> int | None:
         path = self.folder / name
         return path.stat().st_size if path.is_file() else None
@@ -133,6 +139,9 @@ class RemoteShelf:
 
     def path(self, name: str) -> str:
         return f"{self.place}/{name}"
+
+    def names(self) -> list[str]:
+        return sorted(self._listed or ())
 
     def size(self, name: str) -> int | None:
         try:

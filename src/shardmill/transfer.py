@@ -120,7 +120,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
         except BaseException:
             files.abandon()
             raise
-        folders.conclude(target.output, made, {"made_by": made_by})
+        folders.conclude(target.output, None, made, {"made_by": made_by})
     return made
 
 
@@ -134,8 +134,9 @@ def _make_room(target: Target, found: Format) -> None:
             f"{show(target.output)}: holds an unfinished job; finish it, pass --overwrite to replace it, or choose another folder with -o"
         )
     if not target.overwrite:
-        folders.completed(target.output, {"choices": {"format": found.name}}, ())
-    folders.make_room(target.output, found, overwrite=target.overwrite)
+        there = folders.look(target.output, None)
+        folders.completed(there, {"choices": {"format": found.name}}, (), begun=False)
+    folders.make_room(target.output, None, found, overwrite=target.overwrite)
 
 
 def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
