@@ -1,6 +1,7 @@
 """What all tests share: seeded property tests, tokenizers loaded once, and a GPT-2 tokenizer.json made on the spot."""
 
 import json
+import logging
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -62,6 +63,52 @@ def gpt2_json(tmp_path_factory):
     path = tmp_path_factory.mktemp("gpt2") / "tokenizer.json"
     path.write_text(json.dumps(config))
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """A client of a server on this machine that speaks S3's protocol and has the bucket mill; and its address."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://{host}:{port}",
+        region_name="us-east-1",
+        aws_access_key_id="id",
+        aws_secret_access_key="sesame-sesame",
+    )
+    client.create_bucket(Bucket="mill")
+    yield client, f"http://{host}:{port}"
+    client.close()
+    server.stop()
+
+
+@pytest.fixture
+def aws_login(s3_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server[1])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sesame-sesame")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    return s3_server[0]
+
+
+@pytest.fixture(scope="session")
+def gcs_server():
+    """The address of an emulator of Google Cloud Storage with the bucket mill."""
+    from gcp_storage_emulator.server import create_server
+
+    logging.getLogger("gcp_storage_emulator").setLevel(logging.ERROR)
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="mill")
+    server.start()
+    port = server._api._httpd.server_port if hasattr(server, "_api") else 0
+    yield f"http://127.0.0.1:{port}"
+    server.stop()
 
 
 def _parts(token, ranks):

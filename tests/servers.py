@@ -59,6 +59,7 @@ class _Quiet(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or a connection that is used again waits 40 ms for each answer
     owner: Server
 
     def do_GET(self):

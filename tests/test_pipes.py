@@ -13,8 +13,8 @@ import pytest
 
 from shardmill.backlog import Backlog
 from shardmill.errors import InputError, TemporaryError
+from shardmill.patience import Stopped
 from shardmill.reading import PipeReader
-from shardmill.remote import Stopped
 
 ROOT = Path(__file__).parent.parent
 SHARDMILL = Path(sys.executable).with_name("shardmill")

@@ -19,7 +19,7 @@ def test_the_public_names_are_these():
 COMMON = {
     "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--split", "--seed", "--dtype",
     "--on-error", "--input-format", "--column", "--sample", "--limit-documents", "--limit-tokens", "--workers", "--max-memory", "--engine", "--json", "--output",
-    "--format", "--shard-tokens", "--sample-tokens", "--index", "--provenance",
+    "--format", "--shard-tokens", "--sample-tokens", "--index", "--provenance", "--staging", "--max-staging",
 }  # fmt: skip
 TARGET = {"--output", "--shard-tokens", "--sample-tokens", "--index", "--overwrite", "--sync", "--json"}
 

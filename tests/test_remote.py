@@ -8,10 +8,11 @@ import time
 import pytest
 
 from servers import Fault, Server
-from shardmill import remote
+from shardmill import patience, remote
 from shardmill.errors import InputError, TemporaryError
+from shardmill.patience import Stopped
 from shardmill.reading import open_input
-from shardmill.remote import RemoteReader, Stopped
+from shardmill.remote import RemoteReader
 from shardmill.sources import find_inputs
 
 DATA = random.Random(5).randbytes(3_000_000)
@@ -26,7 +27,7 @@ def server():
 
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch):
-    monkeypatch.setattr(remote, "_LONGEST_PAUSE", 0.2)
+    monkeypatch.setattr(patience, "_LONGEST_PAUSE", 0.2)
     monkeypatch.setattr(remote, "_SILENT_SECONDS", 0.5)
 
 
@@ -149,7 +150,7 @@ def test_a_long_wait_that_is_asked_for_is_not_begun(server):
 
 
 def test_a_server_that_is_not_there_is_told_soon(monkeypatch):
-    monkeypatch.setattr(remote, "_UNREACHABLE_SECONDS", 0.5)
+    monkeypatch.setattr(patience, "_UNREACHABLE_SECONDS", 0.5)
     with pytest.raises(TemporaryError, match="takes no connection"):
         find_inputs(["http://127.0.0.1:9/a.txt"])
     with pytest.raises(TemporaryError, match=r"nowhere\.invalid.*(not known|broke)"):
@@ -238,7 +239,7 @@ def test_a_reader_that_waits_hears_that_the_job_is_over(server):
 
 
 def test_no_message_holds_a_secret(server, monkeypatch):
-    monkeypatch.setattr(remote, "_UNREACHABLE_SECONDS", 0.3)
+    monkeypatch.setattr(patience, "_UNREACHABLE_SECONDS", 0.3)
     signed = "/none.txt?X-Amz-Signature=abcdef&X-Amz-Date=1"
     for url in (
         f"http://user:password1@127.0.0.1:{server.url.rpartition(':')[2]}{signed}",

@@ -8,7 +8,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +15,8 @@ import click
 
 from shardmill.cli_outputs import COMMANDS
 from shardmill.console import Count, Reporter, Size, cache_folder, duration, plural, print_json, say, size, spread
-from shardmill.errors import ShardmillError, TemporaryError, UsageError
+from shardmill.errors import OutputError, ShardmillError, TemporaryError, UsageError
+from shardmill.names import is_url
 from shardmill.spec import FORMATS, NETWORK_SECONDS, Limits, Spec
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ Examples:
       the last tenth of the text is the validation set
   shardmill prepare s3://bucket/corpus/ -o data/
       every text file below that prefix, streamed; hf://, gs:// and https:// work too
+  shardmill prepare corpus/ -o s3://bucket/tokens --format shards --shard-tokens 100M
+      each shard goes to the store when it is whole, the manifest last
   zcat dump.gz | shardmill prepare - -o data/
       what comes through the pipe
 """
@@ -171,6 +173,16 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help="auto: the fastest that is exact. The result is the same with each.",
         ),
+        click.option(
+            "--staging",
+            metavar="FOLDER",
+            help="With -o in a store: where files grow until they are whole. Default: staging in the user's cache folder.",
+        ),
+        click.option(
+            "--max-staging",
+            type=Size(),
+            help="With -o in a store: the most disk that may take; the work waits for what is being put. Default: half of what is free, and of shards at most 32 GiB.",
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output."),
     ]
     for option in reversed(options):
@@ -180,7 +192,13 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @cli.command(epilog=_EXAMPLES)
 @_job_options
-@click.option("-o", "--output", required=True, metavar="FOLDER", help="Where the token files and manifest.json go.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FOLDER",
+    help="Where the token files and manifest.json go; may be s3://BUCKET/FOLDER or gs://BUCKET/FOLDER.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace the token files and manifest.json if they exist.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be made, and what it would take.")
 @click.option(
@@ -316,6 +334,8 @@ def _spec_and_limits(output: str, options: dict[str, Any]) -> tuple[Spec, Limits
         engine=options.pop("engine"),
         cache=cache_folder(),
         network_seconds=float(patience) if patience else NETWORK_SECONDS,
+        staging=options.pop("staging"),
+        max_staging=options.pop("max_staging"),
     )
     return Spec(output=output, **options), limits
 
@@ -328,9 +348,13 @@ def _show_estimate(spec: Spec, limits: Limits, *, as_json: bool) -> None:
         print_json(dataclasses.asdict(found))
     else:
         print("\n".join(_estimate_lines(found)))
-    if found.output_bytes.low > found.free_bytes:
+    if is_url(spec.output) and found.disk_bytes > found.free_bytes:
+        from shardmill.estimates import staging_problem
+
+        raise OutputError(staging_problem(spec, found.disk_bytes, found.free_bytes))
+    if found.disk_bytes > found.free_bytes:
         raise TemporaryError(
-            f"the result does not fit on the disk of {spec.output}: at least {size(found.output_bytes.low)} are needed, and {size(found.free_bytes)} are free"
+            f"the result does not fit on the disk of {spec.output}: at least {size(found.disk_bytes)} are needed, and {size(found.free_bytes)} are free"
         )
 
 
@@ -356,7 +380,7 @@ def _summary(result: "Result") -> list[str]:
     if result.already_complete:
         lines.append(f"{result.output} is already complete; pass --overwrite to make it again")
     for file in made.files[:_SHOWN_FILES]:
-        lines.append(f"{Path(result.output) / file.name}  {file.tokens:,} tokens, {size(file.bytes)}")
+        lines.append(f"{_inside(result, file.name)}  {file.tokens:,} tokens, {size(file.bytes)}")
     if len(made.files) > _SHOWN_FILES:
         lines.append(f"and {len(made.files) - _SHOWN_FILES:,} files more, {made.tokens:,} tokens in all")
     counts, run = made.counts, result.run
@@ -373,15 +397,19 @@ def _summary(result: "Result") -> list[str]:
             f"{duration(run['seconds'])}, {run['bytes_per_second'] / 1e6:.0f} MB/s, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, {run['engine']}"
         )
     lines += [f"note: {note}" for note in result.notes]
-    if made.files and not made.files[0].offset:
-        lines.append(
-            f'load it: np.memmap("{Path(result.output) / made.files[0].name}", dtype=np.{made.dtype}, mode="r")'
-        )
+    if isinstance(result.output, str):
+        lines.append(f'load it: shardmill.open("{result.output}")["train"][:1000]')
+    elif made.files and not made.files[0].offset:
+        lines.append(f'load it: np.memmap("{_inside(result, made.files[0].name)}", dtype=np.{made.dtype}, mode="r")')
     return lines
 
 
 def _is_plain(path: str) -> bool:
     return path.lower().endswith((".txt", ".text", ".md"))
+
+
+def _inside(result: "Result", name: str) -> str:
+    return f"{result.output}/{name}" if isinstance(result.output, str) else str(result.output / name)
 
 
 def _left_out(counts: "Counts") -> str:

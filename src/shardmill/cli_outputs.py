@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardmill.console import Count, Reporter, Size, cache_folder, duration, plural, print_json, say, size
-from shardmill.errors import OutputError
+from shardmill.errors import OutputError, UsageError
 from shardmill.spec import FORMATS, Limits
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def verify(
     if as_json:
         print_json({"ok": found.ok, **dataclasses.asdict(found), "output": str(found.output)})
     for problem in found.problems:
-        say(f"{_shown(Path(output) / problem.file)}: {_shown(problem.what)}")
+        say(f"{_shown(output.rstrip('/') + '/' + problem.file)}: {_shown(problem.what)}")
     if found.problems:
         raise OutputError(f"{_shown(output)}: {plural(len(found.problems), 'problem')} found")
     if not quiet:
@@ -118,6 +118,16 @@ def _target_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _folder(output: str) -> Path:
+    from shardmill.names import is_url
+
+    if is_url(output):
+        raise UsageError(
+            f"-o {_shown(output)}: merge and convert write to a disk; choose a folder there, and copy it to the store then, manifest.json last"
+        )
+    return Path(output)
+
+
 @click.command(epilog="\b\nExample:\n  shardmill merge data-2023/ data-2024/ -o data/")
 @click.argument("sources", nargs=-1, required=True, metavar="OUTPUT...")
 @_target_options
@@ -128,7 +138,7 @@ def merge(sources: tuple[str, ...], output: str, as_json: bool, **options: Any) 
     """
     import shardmill
 
-    target = shardmill.Target(output=Path(output), **options)
+    target = shardmill.Target(output=_folder(output), **options)
     with Reporter("auto") as reporter:
         made = shardmill.merge(list(sources), target, _copying(reporter))
     _tell(made, output, as_json=as_json)
@@ -171,7 +181,7 @@ def convert(
     import shardmill
     from shardmill.foreign import Claims
 
-    target = shardmill.Target(output=Path(output), **options)
+    target = shardmill.Target(output=_folder(output), **options)
     claims = Claims(format=from_format, dtype=dtype, eot_id=eot_id)
     with Reporter("auto") as reporter:
         made = shardmill.convert(source, target, claims, _copying(reporter))

@@ -113,11 +113,14 @@ class Reporter:
 def progress_line(now: "Progress") -> str:
     if now.phase == "splitting":
         return f"first pass for the validation set: {size(now.input_bytes)} of {size(now.total_bytes)}"
+    if now.phase == "uploading":
+        return f"all is milled; {size(now.staged_bytes)} left to put in the store"
     speed = (now.input_bytes - now.resumed_bytes) / max(now.seconds, 1e-3)
+    waiting = f", {size(now.staged_bytes)} staged" if now.staged_bytes else ""
     if not now.total_bytes:  # a pipe
-        return f"{size(now.input_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {size(now.memory)} memory"
+        return f"{size(now.input_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {size(now.memory)} memory{waiting}"
     left = (now.total_bytes - now.input_bytes) / speed if speed else 0.0
-    return f"{size(now.input_bytes)} of {size(now.total_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {duration(left)} left, {size(now.memory)} memory"
+    return f"{size(now.input_bytes)} of {size(now.total_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {duration(left)} left, {size(now.memory)} memory{waiting}"
 
 
 def size(count: int) -> str:

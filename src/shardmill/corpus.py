@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,21 +18,27 @@ from shardmill.formats.shards import SPLITS, Shape, SplitName, Tokens, TokenType
 from shardmill.inputs import Strings
 from shardmill.manifest import Manifest
 from shardmill.names import show
-from shardmill.reading import InputReader
+from shardmill.shelf import Shelf, ShelfFile, open_shelf
 from shardmill.tokens.reference import Reference, load_reference
 from shardmill.tokens.tokenizer import load
 
 # What is read at a time: small enough to stay in a core's cache until it is hashed and written.
 CHUNK_TOKENS = 256 << 10
+_LOOKUPS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenFile:
     """A file, and the tokens in it behind its header."""
 
-    path: Path
+    file: ShelfFile
     offset: int
     tokens: int
+
+    @property
+    def path(self) -> str:
+        """Where it is, as it may be shown."""
+        return self.file.path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +46,7 @@ class Split:
     """The tokens of one split: split[10:20] reads ten of them, however long it is.
 
     A read opens the file, reads and closes it, so a split costs no memory and works in every thread and process.
+    Of a far one a few connections are kept, with at most 10 MiB ahead of each.
     """
 
     name: SplitName
@@ -74,8 +82,7 @@ class Split:
         while start < stop and number < len(self.files):
             file, first = self.files[number], start - self._starts[number]
             count = min(stop - start, file.tokens - first)
-            with InputReader(str(file.path)) as reader:
-                data = reader.read(file.offset + first * self.dtype.itemsize, count * self.dtype.itemsize)
+            data = file.file.read(file.offset + first * self.dtype.itemsize, count * self.dtype.itemsize)
             parts.append(np.frombuffer(data, self.dtype))
             start, number = start + count, number + 1
         if len(parts) == 1:
@@ -153,7 +160,8 @@ class Split:
 class Corpus:
     """Token files of one format, by split: corpus["train"][:100]."""
 
-    folder: Path
+    folder: Path | str
+    """Or its address, as it may be shown."""
     format: Format
     dtype: TokenType
     splits: Mapping[SplitName, Split]
@@ -161,6 +169,8 @@ class Corpus:
     eot_side: str
     manifest: Manifest | None = None
     """None: another program made them."""
+    shelf: Shelf | None = None
+    """Where the files of a manifest are."""
 
     def __getitem__(self, split: SplitName) -> Split:
         if split not in self.splits:
@@ -180,8 +190,12 @@ class Corpus:
     @cached_property
     def sources(self) -> Sequence[str]:
         """The paths of the inputs, by the numbers that provenance names them with."""
-        inputs = self.manifest.job.get("inputs", []) if self.manifest is not None else []
-        return Strings(str(json.loads(line)["path"]) for line in listing.lines_in(self.folder, inputs))
+        return Strings(str(json.loads(line)["path"]) for line in self.input_lines())
+
+    def input_lines(self) -> Iterator[bytes]:
+        """Of each input a line of JSON, as the manifest has it."""
+        if self.manifest is not None and self.shelf is not None:
+            yield from listing.lines_in(self.shelf, self.manifest.job.get("inputs", []))
 
     @cached_property
     def reference(self) -> Reference:
@@ -198,13 +212,15 @@ class Corpus:
 
 
 def open_corpus(folder: str | Path) -> Corpus:
-    """A complete output of shardmill, its files looked at: all there, as long as the manifest says, headers right."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"{show(folder)}: no such folder")
-    made = manifest.read(folder)
+    """A complete output of shardmill, here or at an address, its files looked at: all there, and as long as they should be.
+
+    Of files on this machine the headers are compared too.
+    """
+    shelf = open_shelf(folder)
+    made = manifest.of(shelf)
+    folder = shelf.place
     if made is None:
-        if (folder / journal.NAME).exists():
+        if shelf.size(journal.NAME) is not None:
             raise InputError(f"{show(folder)}: the job there is not finished; run its command again, it goes on")
         raise InputError(
             f"{show(folder)}: has no manifest.json, so shardmill did not make it; to convert files that another program made, say which with --from ({', '.join(FORMATS)})"
@@ -218,8 +234,10 @@ def open_corpus(folder: str | Path) -> Corpus:
             f"{show(folder)}: the manifest says uint16, which ends at 65,535, and a vocabulary of {vocabulary:,}; such tokens were cut off when they were written. Make it again"
         )
     dtype: TokenType = np.dtype("<u2" if made.dtype == "uint16" else "<u4")
+    if isinstance(folder, str):
+        _ask_for_all(shelf, made)
     shape = _shape_of(folder, made, found, dtype)
-    splits = {split: _split_of(folder, made, found, shape, split) for split in SPLITS}
+    splits = {split: _split_of(shelf, made, found, shape, split) for split in SPLITS}
     return Corpus(
         folder=folder,
         format=found,
@@ -228,47 +246,54 @@ def open_corpus(folder: str | Path) -> Corpus:
         eot_id=made.eot_id,
         eot_side=made.eot_side,
         manifest=made,
+        shelf=shelf,
     )
 
 
-def _shape_of(folder: Path, made: Manifest, found: Format, dtype: TokenType) -> Shape:
+def _shape_of(folder: Path | str, made: Manifest, found: Format, dtype: TokenType) -> Shape:
     asked = [made.job.get("choices", {}).get(name) for name in ("shard_tokens", "sample_tokens")]
     if not all(number is None or (type(number) is int and number > 0) for number in asked):
         raise InputError(f"{show(folder)}: the manifest says {asked}, not how many tokens a shard and a sample have")
     return choose_shape(found, dtype, *asked)
 
 
-def _split_of(folder: Path, made: Manifest, found: Format, shape: Shape, name: SplitName) -> Split:
+def _ask_for_all(shelf: Shelf, made: Manifest) -> None:
+    """On the web each file must be asked for: side by side, a thousand shards take seconds."""
+    with ThreadPoolExecutor(_LOOKUPS) as pool:
+        for _ in pool.map(shelf.size, [file.name for file in made.files]):
+            pass
+
+
+def _split_of(shelf: Shelf, made: Manifest, found: Format, shape: Shape, name: SplitName) -> Split:
     files, dtype = [], shape.dtype
     for shard in made.files:
         if shard.split == name:
-            path = folder / shard.name
+            file = ShelfFile(shelf=shelf, name=shard.name)
             header = found.header(shard.tokens, shape) if found.header else b""
-            with InputReader(str(path)) as reader:
-                if reader.size != shard.bytes or shard.bytes != len(header) + shard.tokens * dtype.itemsize:
-                    raise InputError(
-                        f"{show(path)}: has {reader.size:,} bytes, and the manifest says {shard.bytes:,} with {shard.tokens:,} tokens; it was changed or cut short since. Make it again"
-                    )
-                if reader.read(0, len(header)) != header:
-                    raise InputError(
-                        f"{show(path)}: its header is not the one that shardmill wrote; it was changed since"
-                    )
-            files.append(TokenFile(path=path, offset=len(header), tokens=shard.tokens))
+            if file.size != shard.bytes or shard.bytes != len(header) + shard.tokens * dtype.itemsize:
+                raise InputError(
+                    f"{show(file.path)}: has {file.size:,} bytes, and the manifest says {shard.bytes:,} with {shard.tokens:,} tokens; it was changed or cut short since. Make it again"
+                )
+            if header and isinstance(shelf.place, Path) and file.read(0, len(header)) != header:
+                raise InputError(
+                    f"{show(file.path)}: its header is not the one that shardmill wrote; it was changed since"
+                )
+            files.append(TokenFile(file=file, offset=len(header), tokens=shard.tokens))
     tokens = sum(file.tokens for file in files)
     return Split(
         name=name,
         files=tuple(files),
         dtype=dtype,
-        ends=_ends_of(folder, made, name, tokens, dtype),
+        ends=_ends_of(shelf, made, name, tokens, dtype),
         eot_id=made.eot_id,
         eot_side=made.eot_side,
     )
 
 
-def _ends_of(folder: Path, made: Manifest, name: SplitName, tokens: int, dtype: TokenType) -> Ends | None:
+def _ends_of(shelf: Shelf, made: Manifest, name: SplitName, tokens: int, dtype: TokenType) -> Ends | None:
     for side in made.sides:
         if side.split == name and side.kind == "ends":
-            return (ends.open_ends(folder / side.name, 0, tokens),)
+            return (ends.open_ends(ShelfFile(shelf=shelf, name=side.name), 0, tokens),)
         if side.split == name and side.kind == "megatron-index":
-            return (ends.open_megatron(folder / side.name, 0, tokens * dtype.itemsize)[0],)
+            return (ends.open_megatron(ShelfFile(shelf=shelf, name=side.name), 0, tokens * dtype.itemsize)[0],)
     return None

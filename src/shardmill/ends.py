@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from shardmill.errors import InputError
 from shardmill.formats.sides import MEGATRON_CODES, MEGATRON_HEADER
 from shardmill.names import show
-from shardmill.reading import InputReader
+from shardmill.shelf import ShelfFile
 
 Positions = npt.NDArray[np.int64]
 _CHUNK = 1 << 16
@@ -21,7 +20,7 @@ _CHUNK = 1 << 16
 class EndsFile:
     """The document ends of some of the tokens of a split: a uint64 each, counted from where these tokens begin."""
 
-    path: Path
+    file: ShelfFile
     base: int
     """How many tokens of the split come before those that the file speaks of."""
     tokens: int
@@ -29,14 +28,14 @@ class EndsFile:
 
     def read(self, first: int, count: int) -> Positions:
         """The ends of count documents, among the tokens of the split."""
-        return self.base + _integers(self.path, 8 * first, count).astype(np.int64)
+        return self.base + _integers(self.file, 8 * first, count).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MegatronEnds:
     """The same from an .idx file, where a document may be several sequences."""
 
-    path: Path
+    file: ShelfFile
     base: int
     tokens: int
     count: int
@@ -45,31 +44,31 @@ class MegatronEnds:
 
     def read(self, first: int, count: int) -> Positions:
         pointers = MEGATRON_HEADER + 4 * self.sequences
-        after = _integers(self.path, pointers + 8 * (self.sequences + first + 1), count).astype(np.int64)
+        after = _integers(self.file, pointers + 8 * (self.sequences + first + 1), count).astype(np.int64)
         if not len(after) or after[0] < 0 or after[-1] > self.sequences or (np.diff(after) < 0).any():
-            raise InputError(f"{show(self.path)}: the numbers of its documents are not in order; the index is damaged")
+            raise InputError(
+                f"{show(self.file.path)}: the numbers of its documents are not in order; the index is damaged"
+            )
         low, high = int(after[0]), min(int(after[-1]) + 1, self.sequences)
-        begins = _integers(self.path, pointers + 8 * low, max(0, high - low)).astype(np.int64) // self.itemsize
+        begins = _integers(self.file, pointers + 8 * low, max(0, high - low)).astype(np.int64) // self.itemsize
         return self.base + np.append(begins, self.tokens)[np.where(after < self.sequences, after - low, -1)]
 
 
 Ends = tuple[EndsFile | MegatronEnds, ...]
 
 
-def open_ends(path: Path, base: int, tokens: int) -> EndsFile:
-    with InputReader(str(path)) as reader:
-        size = reader.size
+def open_ends(file: ShelfFile, base: int, tokens: int) -> EndsFile:
+    size = file.size
     if size % 8:
         raise InputError(
-            f"{show(path)}: has {size:,} bytes, which is no whole number of 8-byte document ends; it was cut short"
+            f"{show(file.path)}: has {size:,} bytes, which is no whole number of 8-byte document ends; it was cut short"
         )
-    return EndsFile(path=path, base=base, tokens=tokens, count=size // 8)
+    return EndsFile(file=file, base=base, tokens=tokens, count=size // 8)
 
 
-def open_megatron(path: Path, base: int, token_bytes: int) -> tuple[MegatronEnds, np.dtype[np.unsignedinteger]]:
+def open_megatron(file: ShelfFile, base: int, token_bytes: int) -> tuple[MegatronEnds, np.dtype[np.unsignedinteger]]:
     """An .idx file, and the integers of the .bin beside it, which has so many bytes."""
-    with InputReader(str(path)) as reader:
-        head, size = reader.read(0, MEGATRON_HEADER), reader.size
+    size, head, path = file.size, file.read(0, MEGATRON_HEADER), file.path
     if head[:9] != b"MMIDIDX\0\0" or len(head) < MEGATRON_HEADER:
         raise InputError(
             f"{show(path)}: begins with {head[:9]!r}, and an index of Megatron with {b'MMIDIDX' + bytes(2)!r}; name the right format with --from"
@@ -86,7 +85,7 @@ def open_megatron(path: Path, base: int, token_bytes: int) -> tuple[MegatronEnds
             f"{show(path)}: its header speaks of {sequences:,} sequences and {max(0, numbers - 1):,} documents, which take {expected:,} bytes, but it has {size:,}; it was cut short, or is the index of something else"
         )
     ends = MegatronEnds(
-        path=path,
+        file=file,
         base=base,
         tokens=token_bytes // itemsize,
         count=numbers - 1,
@@ -108,7 +107,7 @@ def chunks(ends: Ends) -> Iterator[Positions]:
             found = part.read(first, min(_CHUNK, part.count - first))
             if found[0] < last or (np.diff(found) < 0).any() or found[-1] > part.base + part.tokens:
                 raise InputError(
-                    f"{show(part.path)}: document {first:,} and those after it do not end in order within the {part.tokens:,} tokens; the index is damaged, or belongs to other tokens"
+                    f"{show(part.file.path)}: document {first:,} and those after it do not end in order within the {part.tokens:,} tokens; the index is damaged, or belongs to other tokens"
                 )
             last = int(found[-1])
             yield found
@@ -123,13 +122,12 @@ def document(ends: Ends, number: int) -> tuple[int, int]:
             begin, end = (int(pair[0]), int(pair[1])) if number else (before, int(pair[0]))
             if not before <= begin <= end <= part.base + part.tokens:
                 raise InputError(
-                    f"{show(part.path)}: document {number:,} does not lie within the tokens; it is damaged"
+                    f"{show(part.file.path)}: document {number:,} does not lie within the tokens; it is damaged"
                 )
             return begin, end
         number, before = number - part.count, part.base + part.tokens
     raise IndexError("no such document")
 
 
-def _integers(path: Path, offset: int, count: int) -> npt.NDArray[np.uint64]:
-    with InputReader(str(path)) as reader:
-        return np.frombuffer(reader.read(offset, 8 * count), "<u8")
+def _integers(file: ShelfFile, offset: int, count: int) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(file.read(offset, 8 * count), "<u8")

@@ -13,9 +13,9 @@ import xxhash
 from shardmill import plan, storage
 from shardmill.documents import utf8
 from shardmill.documents.pieces import Position
-from shardmill.errors import ShardmillError, TemporaryError, UsageError
+from shardmill.errors import OutputError, ShardmillError, TemporaryError, UsageError
 from shardmill.job import Job, find, make_job
-from shardmill.names import show
+from shardmill.names import is_url, show
 from shardmill.reading import open_input
 from shardmill.spec import Limits, Spec
 from shardmill.tokens.encoder import Encoder
@@ -34,6 +34,8 @@ _BESIDES = 1.25
 _START_SECONDS = 0.4
 # Finding, opening and closing a file, and the list of them.
 _FILE_SECONDS = 35e-6
+# Shards wait here for a store no longer than it is behind; a disk of the user's should not fill up with them.
+_MOST_STAGED = 32 << 30
 # Marks that end documents in files people have. The last is weak, so it must be frequent.
 _LIKELY_SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "\n\n\n")
 
@@ -62,6 +64,9 @@ class Estimate:
     tokens: Range
     output_bytes: Range
     free_bytes: int
+    """On the disk of the output; for one in a store, where files are staged, and at most the limit for that."""
+    disk_bytes: int
+    """How much of that is needed at least."""
     memory: int
     seconds: float
     workers: int
@@ -79,10 +84,18 @@ def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
         raise UsageError(
             f"{show(file.path)}: nothing can be said beforehand about a pipe, since what is read of it is gone; save the data as a file first, or just run prepare"
         )
-    return estimate_job(make_job(spec, files, tokenizer, limits))
+    job = make_job(spec, files, tokenizer, limits)
+    return estimate_job(job, with_staging_limit(job, limits))
 
 
-def estimate_job(job: Job) -> Estimate:
+def staging_problem(spec: Spec, needed: int, room: int) -> str:
+    return (
+        f"{show(spec.output)}: at least {needed:,} bytes must wait on this disk until their files are whole, and there is room for {room:,}; "
+        "pass a larger --max-staging, a --staging folder on a larger disk, a smaller --shard-tokens, or --format shards"
+    )
+
+
+def estimate_job(job: Job, limits: Limits) -> Estimate:
     whole = job.total_bytes <= _PLACES * _SPAN_BYTES and len(job.files) <= _WHOLE_FILES and job.plain
     if whole:
         counted = _count_blocks(job, plan.blocks(job.files, job.rules))
@@ -100,8 +113,14 @@ def estimate_job(job: Job) -> Estimate:
             documents = Range.exactly(int(np.count_nonzero(job.files.sizes)))
     total = _add(tokens, documents) if job.eot_id is not None else tokens
     made = _add(total.times(job.dtype.itemsize), documents.times(job.writes.bytes_per_document))
-    free = storage.free_bytes(job.output)
-    notes = [note for note in (job.engines.note, separator_hint(job), _space_warning(made, free, job)) if note]
+    free, far = storage.free_bytes(job.output), is_url(job.spec.output)
+    if far and limits.max_staging is not None:
+        free = min(free, limits.max_staging)
+    notes = [
+        note
+        for note in (job.engines.note, separator_hint(job), None if far else _space_warning(made, free, job))
+        if note
+    ]
     return Estimate(
         files=len(job.files),
         input_bytes=job.total_bytes,
@@ -109,6 +128,7 @@ def estimate_job(job: Job) -> Estimate:
         tokens=total,
         output_bytes=made,
         free_bytes=free,
+        disk_bytes=_at_one_time(job, made, documents),
         memory=job.budget.max_memory,
         seconds=_seconds(job, counted),
         workers=job.budget.workers,
@@ -119,7 +139,26 @@ def estimate_job(job: Job) -> Estimate:
     )
 
 
-def check_space(job: Job, written: int = 0) -> str | None:
+def with_staging_limit(job: Job, limits: Limits, written: int = 0) -> Limits:
+    """How much may wait on this disk for a store: what is asked for, else half of what is free, so many bytes written."""
+    if limits.max_staging is not None or not is_url(job.spec.output):
+        return limits
+    half = (storage.free_bytes(job.output) + written) // 2
+    shards = job.writes.shard_tokens is not None
+    return dataclasses.replace(limits, max_staging=min(half, _MOST_STAGED) if shards else half)
+
+
+def _at_one_time(job: Job, made: Range, documents: Range) -> int:
+    """The least that is on this disk at one time: all of the result, or for a store what cannot go before the end."""
+    layout = job.writes.layout()
+    if not is_url(job.spec.output) or layout.shard_tokens is None:
+        return made.low
+    shards = (2 if layout.least_tokens else 1) + (1 if job.writes.first_shard_is_val else 0)
+    whole = shards * (layout.shard_tokens * job.dtype.itemsize + layout.header_bytes)
+    return min(made.low, whole + documents.low * job.writes.bytes_per_document)
+
+
+def check_space(job: Job, limits: Limits, written: int = 0) -> str | None:
     """Refuse before the work begins when the disk cannot hold the result; returns a warning when it may not.
 
     So many bytes of it are written already.
@@ -127,11 +166,18 @@ def check_space(job: Job, written: int = 0) -> str | None:
     if not job.files.known:
         return None
     free = storage.free_bytes(job.output) + written
+    if limits.max_staging is not None and is_url(job.spec.output):
+        free = min(free, limits.max_staging)
     # A token, an end-of-text and the end of a document for every byte; of what is compressed, many more.
     at_most = 2 * job.dtype.itemsize + job.writes.bytes_per_document
     if free > job.total_bytes * at_most * (1 if job.plain else _MOST_COMPRESSED):
         return None
-    made = estimate_job(job).output_bytes
+    found = estimate_job(job, limits)
+    made = found.output_bytes
+    if is_url(job.spec.output):
+        if found.disk_bytes > free:
+            raise OutputError(staging_problem(job.spec, found.disk_bytes, free))
+        return None
     if made.low > free:
         raise TemporaryError(
             f"{show(job.output)}: the result will take about {made.middle:,} bytes (at least {made.low:,}), and this disk has {free:,} free; "

@@ -1,7 +1,6 @@
 """An output folder → what an earlier run left in it, and room for this one."""
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +11,61 @@ from shardmill.errors import OutputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.registry import Format
-from shardmill.formats.shards import SPLITS
 from shardmill.inputs import InputFiles
 from shardmill.job import Job, versions
 from shardmill.journal import Left
 from shardmill.manifest import Counts, Manifest
 from shardmill.names import show
+from shardmill.reading import InputFile
+from shardmill.shelf import LocalShelf, Shelf
+from shardmill.store import Store
+
+_BESIDES = (rejects.NAME, listing.NAME)
 
 
-def refuse_to_replace_inputs(output: Path, files: InputFiles, format: Format) -> None:
+def refuse_to_replace_inputs(output: Path, store: Store | None, files: InputFiles, format: Format) -> None:
+    for file in files.special if store is not None else ():
+        inside = f"{store.shown}/" if store is not None else ""
+        if file.path.startswith(inside) and format.owns(file.path.removeprefix(inside)):
+            raise _would_be_overwritten(file)
     ours = [*_outputs(output, format), *(path for path in [output / manifest.NAME] if path.exists())]
     # The same file has the same size: with a million inputs, few must be looked at again.
     alike = np.isin(files.sizes, [path.stat().st_size for path in ours]).nonzero()[0] if ours else ()
     for file in (files[int(number)] for number in alike):
         if file.local and any(path.samefile(file.path) for path in ours):
-            raise UsageError(
-                f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o"
-            )
+            raise _would_be_overwritten(file)
 
 
-def completed(output: Path, asked: dict[str, Any], files: InputFiles) -> Manifest | None:
-    """The manifest if this very job is complete already; an error if another one is, or files that are not ours."""
-    old = manifest.read(output) if output.is_dir() else None
+def _would_be_overwritten(file: InputFile) -> UsageError:
+    return UsageError(f"{show(file.path)}: is an input and would be overwritten; choose another output folder with -o")
+
+
+def look(output: Path, store: Store | None) -> Shelf | None:
+    """What is where the result goes; None: nothing."""
+    return store.look() if store is not None else LocalShelf(output) if output.is_dir() else None
+
+
+def completed(there: Shelf | None, asked: dict[str, Any], files: InputFiles, *, begun: bool) -> Manifest | None:
+    """The manifest if this very job is complete already; an error if another one is, or files that are not ours.
+
+    begun: there is a journal, so they may be ours.
+    """
+    if there is None:
+        return None
+    old = manifest.of(there)
     if old is not None:
-        changed = _changes(output, old.job, asked, files)
+        changed = _changes(there, old.job, asked, files)
         if not changed:
-            changed = listing.modified(output, files) + _pipes(files)
+            changed = listing.modified(there, files) + _pipes(files)
         if changed:
-            raise _another_job(output, "holds the result of another job", changed)
+            raise _another_job(there.place, "holds the result of another job", changed)
         return old
-    for path in _outputs(output, registry.get(asked["choices"]["format"])):
-        if not (output / journal.NAME).exists():
+    format = registry.get(asked["choices"]["format"])
+    for name in there.names() if not begun else ():
+        if format.owns(name) or name in _BESIDES:
+            unfinished = "" if isinstance(there.place, Path) else ", or its unfinished job is in another staging folder"
             raise OutputError(
-                f"{show(path)}: exists, and shardmill did not make it; pass --overwrite to replace it, or choose another folder with -o"
+                f"{show(there.path(name))}: exists, and shardmill did not make it{unfinished}; pass --overwrite to replace it, or choose another folder with -o"
             )
     return None
 
@@ -53,8 +74,10 @@ def unfinished(output: Path) -> bool:
     return (output / journal.NAME).exists()
 
 
-def tidy(output: Path) -> None:
-    """The job is complete: a kill between its last two steps leaves the journal."""
+def tidy(output: Path, store: Store | None, format: Format) -> None:
+    """The job is complete: a kill between its last two steps leaves the journal, one elsewhere what was staged here."""
+    if store is not None:
+        _clear(output, format)
     storage.remove(output / journal.NAME)
 
 
@@ -68,7 +91,8 @@ def left_behind(job: Job, *, overwrite: bool) -> Left | None:
     try:
         left = _left_by(job)
         if left is not None and left.overwrites:
-            OutputFiles(job.output, left.checkpoint.files if left.checkpoint else {}, drop_behind=False).close()
+            known = left.checkpoint.files if left.checkpoint else {}
+            OutputFiles(job.output, known, drop_behind=False, away=left.away).close()
             return left
     except OutputError:
         pass
@@ -83,13 +107,13 @@ def _left_by(job: Job) -> Left | None:
     counts = left.checkpoint.counts if left.checkpoint else Counts()
     if not counts.replaced_characters and not counts.documents_rejected and "choices" in began:
         began = {**began, "choices": {**began["choices"], "on_error": job.spec.on_error}}  # has not mattered yet
-    changed = _changes(job.output, began, asked, job.files) + _pipes(job.files)
+    changed = _changes(LocalShelf(job.output), began, asked, job.files) + _pipes(job.files)
     if changed:
-        raise _another_job(job.output, "holds an unfinished job that is not this one", changed)
+        raise _another_job(job.spec.output, "holds an unfinished job that is not this one", changed)
     return left
 
 
-def _changes(output: Path, before: dict[str, Any], asked: dict[str, Any], files: InputFiles) -> list[str]:
+def _changes(there: Shelf, before: dict[str, Any], asked: dict[str, Any], files: InputFiles) -> list[str]:
     """Field by field. Of inputs that are too many for that, the first that differ."""
     inputs, times = before.get("inputs"), before.get("modified")
     if not isinstance(asked["inputs"], dict) and not isinstance(inputs, dict):
@@ -97,7 +121,7 @@ def _changes(output: Path, before: dict[str, Any], asked: dict[str, Any], files:
     aside = {"inputs": None, "modified": None}
     changed = manifest.differences({**before, **aside}, {**asked, **aside})
     if inputs != asked["inputs"]:
-        return changed + listing.changes(output, inputs or [], files)
+        return changed + listing.changes(there, inputs or [], files)
     return changed + (listing.modified_since(times, files) if times is not None else [])
 
 
@@ -105,7 +129,7 @@ def _pipes(files: InputFiles) -> list[str]:
     return [f"inputs: {show(file.path)} is a pipe, and may hold something else now" for file in files.pipes]
 
 
-def _another_job(output: Path, what: str, changed: list[str]) -> OutputError:
+def _another_job(output: Path | str, what: str, changed: list[str]) -> OutputError:
     return OutputError(
         f"{show(output)} {what}:\n  "
         + "\n  ".join(changed[:20])
@@ -116,16 +140,9 @@ def _another_job(output: Path, what: str, changed: list[str]) -> OutputError:
 
 def _outputs(output: Path, format: Format) -> list[Path]:
     """Files there that a job of this format would write, or might leave beside its own for a trainer to find."""
-    besides = (rejects.NAME, listing.NAME)
-    return sorted(output / name for name in _names(output) if format.owns(name) or name in besides)
-
-
-def _names(output: Path) -> Iterator[str]:
-    """What is in the folder, and in the subfolders that some formats have for each split."""
-    for place in ("", *(f"{split}/" for split in SPLITS)):
-        folder = output / place
-        if folder.is_dir() and not (place and folder.is_symlink()):
-            yield from (place + path.name for path in folder.iterdir())
+    if not output.is_dir():
+        return []
+    return [output / name for name in LocalShelf(output).names() if format.owns(name) or name in _BESIDES]
 
 
 def _made_before(output: Path) -> set[str]:
@@ -140,25 +157,69 @@ def _made_before(output: Path) -> set[str]:
     return names
 
 
-def make_room(output: Path, format: Format, *, overwrite: bool) -> None:
-    """See that the folder takes files, and remove what is to be replaced: the manifest first (I3)."""
+def make_room(output: Path, store: Store | None, format: Format, *, overwrite: bool) -> None:
+    """See that files are taken, and remove what is to be replaced: the manifest first (I3)."""
     storage.check_writable(output)
+    if store is not None:
+        store.check_writable()
+        _clear_store(store, format, overwrite=overwrite)
     if overwrite:
-        own = {name for found in _names(output) if format.owns(name := found.removesuffix(storage.PARTIAL))}
-        names = sorted(_made_before(output) | own | {rejects.NAME, listing.NAME})
-        for name in (manifest.NAME, manifest.RUN_NAME, journal.NAME, *names):
-            storage.remove(output / name)
-            storage.remove(output / (name + storage.PARTIAL))
-        for split in {name.partition("/")[0] for name in names if "/" in name}:
-            storage.remove_if_empty(output / split)
+        _clear(output, format)
         storage.reached("old-result-removed")
 
 
-def conclude(output: Path, made: Manifest, run: dict[str, Any]) -> None:
+def _clear(output: Path, format: Format) -> None:
+    there = (name.removesuffix(storage.PARTIAL) for name in LocalShelf(output).names())
+    names = sorted(_made_before(output) | {name for name in there if format.owns(name)} | set(_BESIDES))
+    for name in (manifest.NAME, manifest.RUN_NAME, journal.NAME, *names):
+        storage.remove(output / name)
+        storage.remove(output / (name + storage.PARTIAL))
+    for split in {name.partition("/")[0] for name in names if "/" in name}:
+        storage.remove_if_empty(output / split)
+
+
+def _clear_store(store: Store, format: Format, *, overwrite: bool) -> None:
+    there = store.look() if overwrite else None
+    if there is None:
+        return
+    present, old = set(there.names()), set()
+    with contextlib.suppress(OutputError):
+        if (made := manifest.of(there)) is not None:
+            old = {file.name for file in made.files} | {side.name for side in made.sides}
+    names = sorted(name for name in present if name in old or format.owns(name) or name in _BESIDES)
+    for name in (manifest.NAME, manifest.RUN_NAME, *names):
+        if name in present:
+            store.remove(name)
+
+
+def still_there(store: Store, left: Left | None, *, overwrite: bool) -> Left | None:
+    """What an earlier run left, if what it put in the store is there; an error, or with overwrite None, if not."""
+    if left is None or left.checkpoint is None or not left.away:
+        return left
+    there = store.look()
+    for name, state in sorted(left.checkpoint.files.items()):
+        size = there.size(name) if there is not None else None
+        if name in left.away and size != state.bytes:
+            if overwrite:
+                return None
+            has = "is gone" if size is None else f"has {size:,} bytes"
+            raise OutputError(
+                f"{show(f'{store.shown}/{name}')}: {has}, and an earlier run of this job put {state.bytes:,} bytes there. Start again with --overwrite, or choose another folder with -o"
+            )
+    return left
+
+
+def conclude(output: Path, store: Store | None, made: Manifest, run: dict[str, Any]) -> None:
     """All files have their names: now the report, the manifest (I3), and the journal away."""
-    storage.write_whole(output / manifest.RUN_NAME, manifest.dump(run))
-    storage.reached("run-written")
-    manifest.write(output, made)
+    if store is not None:
+        store.put_bytes(manifest.RUN_NAME, manifest.dump(run))
+        storage.reached("run-written")
+        storage.reached("manifest-putting")
+        store.put_bytes(manifest.NAME, made.to_json())
+    else:
+        storage.write_whole(output / manifest.RUN_NAME, manifest.dump(run))
+        storage.reached("run-written")
+        manifest.write(output, made)
     storage.reached("manifest-written")
     storage.remove(output / journal.NAME)
     storage.reached("journal-removed")

@@ -18,6 +18,7 @@ from shardmill.formats.registry import FORMATS, LLMC_BYTES, LLMC_MAGIC, Format, 
 from shardmill.formats.shards import SPLITS, SplitName, TokenType
 from shardmill.names import show
 from shardmill.reading import InputReader
+from shardmill.shelf import LocalShelf, ShelfFile
 from shardmill.spec import Dtype
 
 _SUFFIX = {"build-nanogpt": ".npy", "olmo": ".npy", "datatrove": ".ds"}
@@ -158,7 +159,7 @@ def _look(path: Path, found: Format, claims: Claims) -> _Found:
                 raise InputError(
                     f"{show(path)}: there is no {show(index.name)} beside it, and Megatron's files come in pairs"
                 )
-            dtype: TokenType = ends.open_megatron(index, 0, size)[1]
+            dtype: TokenType = ends.open_megatron(_file(index), 0, size)[1]
             return _counted(path, size, 0, dtype, index)
         case "datatrove":
             index = path.with_name(path.name + ".index")
@@ -233,14 +234,18 @@ def _split(name: SplitName, found: list[_Found], dtype: TokenType, eot_id: int |
     parts: list[EndsFile | MegatronEnds] = []
     base = 0
     for file in found:
-        files.append(TokenFile(path=file.path, offset=file.offset, tokens=file.tokens))
+        files.append(TokenFile(file=_file(file.path), offset=file.offset, tokens=file.tokens))
         if file.index is not None and file.index.suffix == ".idx":
-            parts.append(ends.open_megatron(file.index, base, file.tokens * file.dtype.itemsize)[0])
+            parts.append(ends.open_megatron(_file(file.index), base, file.tokens * file.dtype.itemsize)[0])
         elif file.index is not None:
-            parts.append(ends.open_ends(file.index, base, file.tokens))
+            parts.append(ends.open_ends(_file(file.index), base, file.tokens))
         base += file.tokens
     known: Ends | None = tuple(parts) if parts and len(parts) == len(files) else None
     return Split(name=name, files=tuple(files), dtype=dtype, ends=known, eot_id=eot_id, eot_side=side)
+
+
+def _file(path: Path) -> ShelfFile:
+    return ShelfFile(shelf=LocalShelf(path.parent), name=path.name)
 
 
 def _split_name(path: Path, folder: Path) -> SplitName:

@@ -21,11 +21,13 @@ from shardmill.formats.registry import Output
 from shardmill.formats.shards import TokenType
 from shardmill.inputs import InputFiles
 from shardmill.manifest import when
-from shardmill.names import show
+from shardmill.names import is_url, show
+from shardmill.places import PART_BYTES, PARTS_AT_ONCE
 from shardmill.plan import Block
 from shardmill.sources import find_inputs
 from shardmill.spec import Limits, Spec, Split
 from shardmill.split import Splitter
+from shardmill.store import check_place
 from shardmill.tokens.check import SHARE
 from shardmill.tokens.encoder import Encoder, Engines, choose_engines
 from shardmill.tokens.gigatoken import FEW_PIECES
@@ -36,12 +38,17 @@ _OWN_BASE = 160 << 20
 # What a pipe is taken for until its end is reached: too much for a shortcut.
 _UNKNOWN_BYTES = 1 << 40
 
+# What is put in a store is in memory part by part, of two files at a time.
+_PUT_BUFFERS = 2 * PARTS_AT_ONCE * PART_BYTES
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """What is read, how it is cut, what encodes it, what is written, and within which budget."""
 
     spec: Spec
+    output: Path
+    """Where the files grow; what goes to a store is put there from here."""
     files: InputFiles
     total_bytes: int
     """0 when a pipe is among the files: nobody knows."""
@@ -62,10 +69,6 @@ class Job:
     """Larger than the page cache should hold."""
     checked_share: float = SHARE
     """How much is compared with the reference."""
-
-    @property
-    def output(self) -> Path:
-        return Path(self.spec.output)
 
     def describe(self) -> dict[str, Any]:
         """All that decides the bytes of the result, as it stands in the manifest."""
@@ -94,6 +97,7 @@ def versions(job: Job) -> dict[str, Any]:
 def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenizer]:
     """The cheap questions: what there is to read, with which tokenizer, and whether the choices go together."""
     registry.check(spec)
+    check_place(spec.output)
     limits = limits or Limits()
     files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.resolved_memory())
     mode, fraction = _val_choice(spec)
@@ -137,6 +141,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     )
     return Job(
         spec=spec,
+        output=limits.work_folder(spec.output),
         files=files,
         total_bytes=total,
         tokenizer=tokenizer,
@@ -273,7 +278,9 @@ def _fit_budget(
     del first
     before -= files.nbytes
     footprint = Footprint(
-        base=before + max(map(reading.read_buffers, files.special), default=0),
+        base=before
+        + max(map(reading.read_buffers, files.special), default=0)
+        + (_PUT_BUFFERS if is_url(spec.output) else 0),
         files=files.nbytes,
         engine=engine,
         reference=budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes),

@@ -59,14 +59,17 @@ class Left:
     split: dict[str, Any] | None = None
     """How far the first pass for the split is, or its outcome."""
     checkpoint: Checkpoint | None = None
+    away: set[str] = field(default_factory=set)
+    """Files that are in the store, and removed here."""
     valid_bytes: int = 0
     chain: bytes = b""
     """The checksum of the last line."""
 
     @property
     def bytes(self) -> int:
-        """How much of the result is written."""
-        return sum(state.bytes for state in self.checkpoint.files.values()) if self.checkpoint else 0
+        """How much of the result is in the folder."""
+        files = self.checkpoint.files if self.checkpoint else {}
+        return sum(state.bytes for name, state in files.items() if name not in self.away)
 
 
 class Journal:
@@ -78,6 +81,7 @@ class Journal:
         self._files = dict(left.checkpoint.files) if left and left.checkpoint else {}
         self._chain = left.chain if left else b""
         self._overwrites = overwrites
+        self._appending = threading.Lock()  # files go to a store beside the work
 
     def begin(self, job: dict[str, Any]) -> None:
         self._append({"format": FORMAT, "job": job, "overwrites": self._overwrites})
@@ -86,6 +90,11 @@ class Journal:
 
     def split(self, progress: dict[str, Any]) -> None:
         self._append({"split": progress})
+
+    def away(self, name: str) -> None:
+        """The store has all of this file, and a checkpoint speaks of it: it may be removed here."""
+        self._append({"away": name})
+        storage.reached("away-synced")
 
     def checkpoint(self, reached: Checkpoint) -> None:
         """Only what changed since the last one is written of each file."""
@@ -120,8 +129,9 @@ class Journal:
 
     def _append(self, content: dict[str, Any]) -> None:
         body = json.dumps(content, sort_keys=True).encode()
-        self._chain = _checksum(self._chain, body)
-        self._file.append(b"%s %s\n" % (self._chain, body))
+        with self._appending:
+            self._chain = _checksum(self._chain, body)
+            self._file.append(b"%s %s\n" % (self._chain, body))
 
 
 def read(folder: Path) -> Left | None:
@@ -147,6 +157,9 @@ def read(folder: Path) -> Left | None:
                 left.job = dict(line["job"])
             elif "split" in line:
                 left.split = _split(line["split"])
+            elif "away" in line:
+                check_name(line["away"])
+                left.away.add(line["away"])
             else:
                 left.checkpoint = _checkpoint(line["checkpoint"], left.checkpoint)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as e:
@@ -163,8 +176,17 @@ class Checkpoints:
     behind that too much work would have to be repeated.
     """
 
-    def __init__(self, journal: Journal, files: OutputFiles, *, seconds: float, input_bytes: int) -> None:
-        self._journal = journal
+    def __init__(
+        self,
+        journal: Journal,
+        files: OutputFiles,
+        *,
+        seconds: float,
+        input_bytes: int,
+        durable: Callable[[Checkpoint], None] = lambda _: None,
+    ) -> None:
+        """durable is called after each checkpoint, when it is on disk."""
+        self._journal, self._durable = journal, durable
         self._files = files
         self._seconds, self._bytes = seconds, input_bytes
         self._thread: threading.Thread | None = None
@@ -197,13 +219,16 @@ class Checkpoints:
     def commit(self, reached: Checkpoint) -> None:
         """One more, now."""
         self.wait()
+        self._make(reached)
+
+    def _make(self, reached: Checkpoint) -> None:
         self._files.sync()
         self._journal.checkpoint(reached)
+        self._durable(reached)
 
     def _commit(self, reached: Checkpoint) -> None:
         try:
-            self._files.sync()
-            self._journal.checkpoint(reached)
+            self._make(reached)
         except BaseException as e:  # the thread's boundary: the next offer() raises it
             self._error = e
 

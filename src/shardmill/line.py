@@ -36,15 +36,16 @@ def mill_blocks(
     index: int,
     write: Callable[[Milled], bool],
     idle: Callable[[], object],
+    halt: threading.Event | None = None,
 ) -> None:
     """Mill the Blocks from start on and give each to write, in order, one at a time, until it wants no more.
 
-    Calls idle a few times a second.
+    Calls idle a few times a second. halt is set when nothing more will be written, also if write is at work still.
 
     Passes on the first error any of the workers met. A Block's error counts as its result, so the first in
     the text is the one told.
     """
-    halt = threading.Event()
+    halt = halt or threading.Event()
     blocks = plan.blocks(job.files, job.rules, start, index, drop_behind=job.big, stop=halt)
     if job.budget.workers < machine.cores():
         blocks = ahead(blocks)

@@ -8,16 +8,16 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from json.encoder import encode_basestring_ascii
-from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from shardmill import reading, storage
-from shardmill.errors import OutputError
+from shardmill.errors import OutputError, ShardmillError
 from shardmill.inputs import InputFiles
 from shardmill.manifest import INPUTS_NAME, RUN_NAME, differences, when
 from shardmill.names import show
+from shardmill.shelf import Shelf
 
 NAME = INPUTS_NAME
 # Also the most files that are looked into: more would take longer than a user waits for an answer.
@@ -26,6 +26,7 @@ _LONGEST_LINE = 1 << 20
 _LARGEST_RUN = 1 << 30
 _SHOWN = 20
 _LINES_AT_ONCE = 4096
+_READ_BYTES = 1 << 20
 
 Inputs = list[dict[str, Any]] | dict[str, Any]
 """As in a manifest's job: each input, or {"files": how many, "bytes": of all, "list": NAME, "xxh3_128": of that file}."""
@@ -75,15 +76,21 @@ def lines_of(files: InputFiles) -> Iterator[bytes]:
         yield f"{{{entry}}}\n".encode()
 
 
-def lines_in(folder: Path, inputs: Inputs) -> Iterator[bytes]:
-    """The same of the inputs that the manifest or journal in a folder tells of."""
+def lines_in(there: Shelf, inputs: Inputs) -> Iterator[bytes]:
+    """The same of the inputs that the manifest or journal there tells of."""
     if isinstance(inputs, list):
         yield from (json.dumps(entry, sort_keys=True).encode() + b"\n" for entry in inputs)
         return
-    path = folder / NAME
-    if not path.exists():
-        path = path.with_name(NAME + storage.PARTIAL)
-    yield from storage.read_lines(path, _LONGEST_LINE)
+    name = NAME if there.size(NAME) is not None else NAME + storage.PARTIAL
+    at, rest = 0, b""
+    while data := there.read(name, at, _READ_BYTES):
+        at += len(data)
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            raise OutputError(f"{show(there.path(name))}: is not a list of inputs that shardmill wrote")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest
 
 
 def in_pieces(lines: Iterator[bytes]) -> Iterator[memoryview]:
@@ -92,13 +99,13 @@ def in_pieces(lines: Iterator[bytes]) -> Iterator[memoryview]:
         yield memoryview(some)
 
 
-def changes(folder: Path, before: Inputs, files: InputFiles, *, paths: bool = True) -> list[str]:
+def changes(there: Shelf, before: Inputs, files: InputFiles, *, paths: bool = True) -> list[str]:
     """How the inputs that a manifest or journal tells of differ from these, the first of them; paths aside if not wanted."""
     told: list[str] = []
     if moved := count(before) != len(files):
         told.append(f"inputs: were {count(before):,}, are now {len(files):,}")
     try:
-        pairs = itertools.zip_longest(lines_in(folder, before), lines_of(files))
+        pairs = itertools.zip_longest(lines_in(there, before), lines_of(files))
         for number, (one, other) in enumerate(pairs):
             if one == other:
                 continue
@@ -109,7 +116,7 @@ def changes(folder: Path, before: Inputs, files: InputFiles, *, paths: bool = Tr
             told += differences(old or {}, new or {}, f"inputs[{number}].")
             if len(told) > _SHOWN:
                 break
-    except (OutputError, FileNotFoundError, ValueError, TypeError, KeyError) as e:
+    except (ShardmillError, FileNotFoundError, ValueError, TypeError, KeyError) as e:
         told.append(f"inputs: are others, and {NAME}, which has them, cannot be read ({type(e).__name__})")
     return told
 
@@ -151,10 +158,10 @@ def modified_since(before: Any, files: InputFiles) -> list[str]:
     return told or ["inputs: some have other times than before, none a later one: older files were put in their place"]
 
 
-def modified(folder: Path, files: InputFiles) -> list[str]:
-    """Inputs of the complete job in this folder that were modified since, as far as run.json knows."""
+def modified(there: Shelf, files: InputFiles) -> list[str]:
+    """Inputs of the complete job there that were modified since, as far as run.json knows."""
     try:
-        run = json.loads(storage.read_small(folder / RUN_NAME, _LARGEST_RUN))
+        run = json.loads(there.whole(RUN_NAME, _LARGEST_RUN) or b"{}")
         return modified_since(run["inputs_modified_ns"], files)
     except (OSError, ValueError, KeyError, TypeError, OutputError):
         return []

@@ -11,6 +11,7 @@ from shardmill.errors import OutputError
 from shardmill.formats.registry import FORMATS
 from shardmill.formats.shards import Shard, SideFile
 from shardmill.names import show
+from shardmill.shelf import Shelf
 from shardmill.storage import read_small, write_whole
 
 FORMAT = 1
@@ -111,9 +112,21 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 def read(folder: Path) -> Manifest | None:
     """The manifest of a complete job in this folder, None if there is none."""
-    path = folder / NAME
     try:
-        content = json.loads(read_small(path, _LARGEST))
+        return parse(read_small(folder / NAME, _LARGEST), folder / NAME)
+    except FileNotFoundError:
+        return None
+
+
+def of(shelf: Shelf) -> Manifest | None:
+    """The manifest of a complete job, wherever it is."""
+    data = shelf.whole(NAME, _LARGEST)
+    return None if data is None else parse(data, shelf.path(NAME))
+
+
+def parse(data: bytes, path: str | Path) -> Manifest:
+    try:
+        content = json.loads(data)
         if content["format"] != FORMAT:
             raise OutputError(
                 f"{show(path)}: has format {content['format']!r}, and this version of shardmill knows format {FORMAT}; use the version that wrote it, or another folder"
@@ -128,8 +141,6 @@ def read(folder: Path) -> Manifest | None:
             files=tuple(Shard(**{**file, "checksums": tuple(file["checksums"])}) for file in content["files"]),
             sides=tuple(SideFile(**{**side, "checksums": tuple(side["checksums"])}) for side in content["sides"]),
         )
-    except FileNotFoundError:
-        return None
     except (ValueError, KeyError, TypeError, OverflowError, AttributeError, RecursionError) as e:
         raise OutputError(
             f"{show(path)}: is not a manifest that shardmill wrote ({type(e).__name__}: {show(str(e))}); choose another folder with -o"

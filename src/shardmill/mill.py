@@ -5,6 +5,8 @@ _run         goes on where an earlier run was stopped, and leaves what a later o
 _Output      takes the milled Blocks in order (line.py has the workers that bring them), with checkpoints (journal.py)
 """
 
+import functools
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from shardmill import folder, listing, machine, rejects, storage
 from shardmill.block import Milled
 from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.errors import MismatchError, ShardmillError, TemporaryError
-from shardmill.estimates import check_space, separator_hint
+from shardmill.estimates import check_space, separator_hint, with_staging_limit
 from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.shards import SPLITS
@@ -25,10 +27,13 @@ from shardmill.journal import Checkpoint, Checkpoints, Journal, Left
 from shardmill.line import mill_blocks
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
+from shardmill.names import is_url
 from shardmill.quota import Quota
+from shardmill.shipping import Shipping
 from shardmill.spec import Limits, Spec
+from shardmill.store import Store
 
-Phase = Literal["loading", "splitting", "milling"]
+Phase = Literal["loading", "splitting", "milling", "uploading"]
 
 _PROGRESS_SECONDS = 0.1
 
@@ -38,7 +43,8 @@ class Progress:
     """How far a job is; given to on_progress several times a second.
 
     First the tokenizer is loaded ("loading"; half a minute when the engines must be compared for a tokenizer
-    seen the first time), then a small input is read once for the split ("splitting"), then comes the work.
+    seen the first time), then a small input is read once for the split ("splitting"), then comes the work; at the
+    end what is left of it goes to the store, if the result does ("uploading").
     """
 
     phase: Phase
@@ -49,13 +55,16 @@ class Progress:
     seconds: float
     resumed_bytes: int = 0
     """How much of input_bytes an earlier run did."""
+    staged_bytes: int = 0
+    """What waits on this disk to be put in the store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """What prepare did. run holds what may differ from run to run; it is also in run.json."""
 
-    output: Path
+    output: Path | str
+    """The folder, or its address in a store."""
     manifest: Manifest
     run: dict[str, Any]
     notes: tuple[str, ...]
@@ -91,62 +100,92 @@ def prepare(
     started = time.perf_counter()
     limits = limits or Limits()
     files, tokenizer = find(spec, limits)
-    output = Path(spec.output)
-    format = registry.check(spec)
-    folder.refuse_to_replace_inputs(output, files, format)
+    output, format = limits.work_folder(spec.output), registry.check(spec)
+    store = Store(spec.output, limits.network_seconds) if is_url(spec.output) else None
+    result = store.shown if store is not None else output
+    folder.refuse_to_replace_inputs(output, store, files, format)
     asked = describe(spec, files, tokenizer)
-    complete = None if overwrite else folder.completed(output, asked, files)
-    if complete is not None and not folder.unfinished(output):
-        return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
+
+    def completed() -> Manifest | None:
+        begun = folder.unfinished(output)
+        return None if overwrite else folder.completed(folder.look(output, store), asked, files, begun=begun)
+
+    if (complete := completed()) is not None and not folder.unfinished(output):
+        return Result(output=result, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
     report(_progress("loading", files.total_bytes, Done()))
     job = make_job(spec, files, tokenizer, limits)
     with locked(output):
-        if not overwrite and (complete := folder.completed(output, asked, files)) is not None:
-            folder.tidy(output)
-            return Result(output=output, manifest=complete, run={}, notes=(), already_complete=True)
+        if (complete := completed()) is not None:
+            folder.tidy(output, store, format)
+            return Result(output=result, manifest=complete, run={}, notes=(), already_complete=True)
         left = folder.left_behind(job, overwrite=overwrite)
-        warning = check_space(job, written=left.bytes if left else 0)
+        if store is not None:
+            left = folder.still_there(store, left, overwrite=overwrite)
+        limits = with_staging_limit(job, limits, written=left.bytes if left else 0)
+        warning = check_space(job, limits, written=left.bytes if left else 0)
         if left is None:
-            folder.make_room(output, format, overwrite=overwrite)
+            folder.make_room(output, store, format, overwrite=overwrite)
         log = Journal(output, left, overwrites=overwrite)
-        made, done = _run(job, limits, log, left, report)
+        made, done = _run(job, limits, log, left, store, report)
         run = _run_report(job, done, time.perf_counter() - started)
-        folder.conclude(output, made, run)
+        folder.conclude(output, store, made, run)
+    if store is not None:
+        storage.remove_if_empty(output)
     return Result(
-        output=output, manifest=made, run=run, notes=tuple(note for note in (warning, *_notes(job, made)) if note)
+        output=result, manifest=made, run=run, notes=tuple(note for note in (warning, *_notes(job, made)) if note)
     )
 
 
 def _run(
-    job: Job, limits: Limits, log: Journal, left: Left | None, report: Callable[[Progress], None]
+    job: Job, limits: Limits, log: Journal, left: Left | None, store: Store | None, report: Callable[[Progress], None]
 ) -> tuple[Manifest, Done]:
     """Do what is left of the job. What is written when it fails stays, for the same command to go on with."""
     files: OutputFiles | None = None
     output: _Output | None = None
+    shipping: Shipping | None = None
     try:
         if left is None or left.job != versions(job):
             log.begin(versions(job))
         at = left.checkpoint if left and left.checkpoint else Checkpoint()
-        files = OutputFiles(job.output, at.files, drop_behind=job.big)
+        files = OutputFiles(job.output, at.files, drop_behind=job.big, away=left.away if left else ())
         writer = FormatWriter(job.writes, files, at.extra, finished=at.finished)
         files.verify()
         _list_inputs(job, files)
+        if store is not None:
+            shipping = Shipping(store, files, log, limits.max_staging or 0)
+            shipping.durable(at)
         splitter = choose_splitter(job, left.split if left else None, log.split, _first_pass_reporter(job, report))
-        output = _Output(job, writer, files, log, limits, at)
+        checkpoints = Checkpoints(
+            log,
+            files,
+            seconds=limits.checkpoint_seconds,
+            input_bytes=limits.checkpoint_bytes,
+            durable=shipping.durable if shipping else lambda _: None,
+        )
+        output = _Output(job, writer, files, checkpoints, shipping, at)
         try:
             if not output.full:
-                mill_blocks(job, splitter, at.position, at.index, output.write, lambda: report(output.progress()))
+                idle = functools.partial(_tell, report, output)
+                mill_blocks(job, splitter, at.position, at.index, output.write, idle, output.halt)
         finally:
             output.commit()
         output.finish()
         made = _manifest_of(job, output.done, writer)
         files.seal()
-        files.publish()
+        if shipping is None:
+            files.publish()
+        else:
+            shipping.finish(functools.partial(_tell, report, output, "uploading"))
     except BaseException as e:
+        if shipping is not None:
+            shipping.close()
         tokens = output.done.tokens if output else left.checkpoint.tokens if left and left.checkpoint else 0
         worth_keeping = tokens > 0 or isinstance(e, TemporaryError) or not isinstance(e, ShardmillError)
         if files is not None and (isinstance(e, MismatchError) or not worth_keeping):
+            if store is not None:
+                for name in files.states().keys() - files.remaining():
+                    store.remove(name)
             files.abandon()
             log.remove()
         elif files is not None:
@@ -165,12 +204,24 @@ def _list_inputs(job: Job, files: OutputFiles) -> None:
         files.full(listing.NAME)
 
 
+def _tell(report: Callable[[Progress], None], output: "_Output", phase: Phase = "milling") -> None:
+    report(output.progress(phase))
+
+
 class _Output:
     """Takes the milled Blocks in order, and sees that what was written of them is durable soon."""
 
     def __init__(
-        self, job: Job, writer: Writer, files: OutputFiles, log: Journal, limits: Limits, at: Checkpoint
+        self,
+        job: Job,
+        writer: Writer,
+        files: OutputFiles,
+        checkpoints: Checkpoints,
+        shipping: Shipping | None,
+        at: Checkpoint,
     ) -> None:
+        self.halt = threading.Event()
+        """Set when the job ends: whoever waits for room need not."""
         self.done = Done(
             index=at.index,
             position=at.position,
@@ -184,9 +235,8 @@ class _Output:
         self._total_bytes = job.total_bytes
         self._finished = at.finished
         self._writer, self._files = writer, files
-        self._checkpoints = Checkpoints(
-            log, files, seconds=limits.checkpoint_seconds, input_bytes=limits.checkpoint_bytes
-        )
+        self._checkpoints, self._shipping = checkpoints, shipping
+        self._writes = job.writes
         self._torn = False
 
     @property
@@ -196,8 +246,10 @@ class _Output:
 
     def write(self, milled: Milled) -> bool:
         """Returns whether more is wanted."""
-        done, self._torn = self.done, True
-        milled = self._quota.cut(milled)
+        done, milled = self.done, self._quota.cut(milled)
+        if self._shipping is not None:
+            self._shipping.make_room(self._coming(milled), self.commit, self.halt)
+        self._torn = True
         for run in milled.runs:
             done.val = done.val if run.val is None else run.val
             self._writer.append("val" if done.val else "train", run.tokens, run.ends, run.places)
@@ -213,6 +265,12 @@ class _Output:
         self._checkpoints.offer(done.counts.input_bytes, self._now)
         return not self._quota.full
 
+    def _coming(self, milled: Milled) -> int:
+        """About what writing this takes, and what finishing the files will take for all that was written."""
+        ends = sum(len(run.ends) for run in milled.runs)
+        tokens = sum(len(run.tokens) for run in milled.runs) * self._writes.dtype.itemsize
+        return tokens + ends * self._writes.bytes_per_document + self.done.ended * self._writes.bytes_at_the_end
+
     def commit(self) -> None:
         """Make all that was written durable; not when a Block was left half-written, by an error that is on its way."""
         self._checkpoints.settle()
@@ -227,8 +285,9 @@ class _Output:
             self._finished = True
             self._checkpoints.commit(self._now())
 
-    def progress(self) -> Progress:
-        return _progress("milling", self._total_bytes, self.done)
+    def progress(self, phase: Phase = "milling") -> Progress:
+        staged = self._shipping.staged if self._shipping is not None else 0
+        return _progress(phase, self._total_bytes, self.done, staged)
 
     def _now(self) -> Checkpoint:
         done = self.done
@@ -262,7 +321,7 @@ def _manifest_of(job: Job, done: Done, writer: Writer) -> Manifest:
     )
 
 
-def _progress(phase: Phase, total_bytes: int, done: Done) -> Progress:
+def _progress(phase: Phase, total_bytes: int, done: Done, staged: int = 0) -> Progress:
     return Progress(
         phase=phase,
         input_bytes=done.counts.input_bytes,
@@ -271,6 +330,7 @@ def _progress(phase: Phase, total_bytes: int, done: Done) -> Progress:
         memory=machine.rss(),
         seconds=time.perf_counter() - done.started,
         resumed_bytes=done.resumed_bytes,
+        staged_bytes=staged,
     )
 
 

@@ -5,29 +5,34 @@ fsspec lists and knows where credentials are; the bytes come through remote.py, 
 
 import glob
 import re
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from shardmill import remote
 from shardmill.errors import InputError, ShardmillError, UsageError
 from shardmill.names import show, without_secrets
-from shardmill.remote import Address, Patience, Remote, Trouble
+from shardmill.patience import Missing, Patience, Trouble
+from shardmill.remote import Address, Remote
 
 # A signed URL is made for every request, and only has to outlive its beginning.
 _SIGNED_SECONDS = 3600
+# A file is put in parts of this size, some at once: as much of it is in memory at a time.
+PART_BYTES, PARTS_AT_ONCE = 8 << 20, 4
 # Libraries whose exceptions mean that the network or the server had a bad moment.
 _NETWORK = {"aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "httpcore", "httpcore2", "httpx", "httpx2", "requests", "urllib3"}  # fmt: skip
 _WEB_ADVICE = (
     "open the address in a browser to see what it asks for; a name and password for the host may stand in ~/.netrc"
 )
 
+T = TypeVar("T")
 Wanted = Callable[[str], bool]
 """Whether a file is taken from a folder, by its path below that folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Store:
+class Store:
     """A file system of fsspec, and what one URL means in it."""
 
     fs: Any
@@ -42,6 +47,8 @@ class _Store:
     advice: str
     not_data: tuple[str, ...] = ()
     """Files of the folder that are about the data."""
+    put_options: dict[str, Any] = field(default_factory=dict)
+    """How a file is put: in parts that take little memory."""
 
 
 class Places:
@@ -53,27 +60,65 @@ class Places:
 
     def find(self, url: str, wanted: Wanted) -> list[Remote]:
         """All files that a URL means: itself, the wanted ones below it, or what matches its glob. In no order."""
-        scheme = url.partition("://")[0].lower()
-        if scheme in ("http", "https"):
+        if _on_web(url):
             return [self._on_the_web(url)]
+        return self.attempt(
+            url,
+            lambda store: [
+                self._remote(store, name, info)
+                for name, info in _entries(store, wanted)
+                if not name.endswith("/")  # what some tools leave for a folder
+            ],
+        )
+
+    def folder(self, url: str) -> dict[str, Remote] | None:
+        """The files in a folder, by name, those in train/ and val/ too; None on the web, where they cannot be listed.
+
+        Missing if it is not there.
+        """
+        if _on_web(url):
+            return None
+
+        def listed(store: Store) -> dict[str, Remote]:
+            found = store.fs.ls(store.path, detail=True)
+            for below in [f"{store.path}/train", f"{store.path}/val"]:
+                if any(info["type"] == "directory" and str(info["name"]).rstrip("/") == below for info in found):
+                    found = [*found, *store.fs.ls(below, detail=True)]
+            inside = store.path + "/"
+            return {
+                name.removeprefix(inside): self._remote(store, name, info)
+                for info in found
+                if info["type"] != "directory" and (name := str(info["name"])).startswith(inside)
+            }
+
+        return self.attempt(url, listed)
+
+    def attempt(
+        self,
+        url: str,
+        act: Callable[[Store], T],
+        done: str = "read",
+        stop: threading.Event | None = None,
+        shown: str | None = None,
+    ) -> T:
+        """What act makes of the place; tried again while the network or the server has a bad moment."""
+        shown = shown or url
+        scheme = _scheme(url)
         opening = {"hf": self._hub, "s3": self._s3, "gs": self._gcs, "gcs": self._gcs}.get(scheme)
         if opening is None:
             raise UsageError(
                 f"{show(url)}: {scheme}:// is not read; give a path, or a URL that begins with hf://, s3://, gs:// or https://"
             )
-        trying = Patience(url, self._patience)
+        trying = Patience(shown, self._patience, stop)
         while True:
             try:
-                store = opening(url)
-                return [
-                    self._remote(store, name, info)
-                    for name, info in _entries(store, wanted)
-                    if not name.endswith("/")  # what some tools leave for a folder
-                ]
+                return act(opening(url))
+            except Trouble as e:
+                trying.pause(e)
             except Exception as e:
-                trying.pause(_understood(url, e, _ADVICE[scheme]))
+                trying.pause(_understood(shown, e, _ADVICE[scheme], done))
 
-    def _remote(self, store: _Store, name: str, info: dict[str, Any]) -> Remote:
+    def _remote(self, store: Store, name: str, info: dict[str, Any]) -> Remote:
         version = store.version(info)
         return Remote(
             path=store.shown(name),
@@ -104,7 +149,7 @@ class Places:
             patience=self._patience,
         )
 
-    def _hub(self, url: str) -> _Store:
+    def _hub(self, url: str) -> Store:
         try:
             from huggingface_hub import HfApi, HfFileSystem, hf_hub_url
             from huggingface_hub.utils import build_hf_headers
@@ -131,7 +176,7 @@ class Places:
             )
             return Address(url=file, headers=build_hf_headers(library_name="shardmill"))
 
-        return _Store(
+        return Store(
             fs=fs,
             path=f"{pinned}/{where.path_in_repo}".rstrip("/"),
             shown=lambda name: "hf://" + root + name.removeprefix(pinned),
@@ -142,7 +187,7 @@ class Places:
             not_data=() if where.path_in_repo else ("README.md",),
         )
 
-    def _s3(self, url: str) -> _Store:
+    def _s3(self, url: str) -> Store:
         try:
             import botocore.session
             from s3fs import S3FileSystem
@@ -156,7 +201,7 @@ class Places:
                 anon=anonymous, use_listings_cache=False, skip_instance_cache=True, **options
             )
         fs = self._open["s3"]
-        return _Store(
+        return Store(
             fs=fs,
             path=url.partition("://")[2].rstrip("/"),
             shown=lambda name: f"s3://{name}",
@@ -164,9 +209,10 @@ class Places:
             pinned=False,
             address=lambda name, _: Address(url=fs.sign(name, expiration=_SIGNED_SECONDS)),
             advice=_ADVICE["s3"],
+            put_options={"chunksize": PART_BYTES, "max_concurrency": PARTS_AT_ONCE},
         )
 
-    def _gcs(self, url: str) -> _Store:
+    def _gcs(self, url: str) -> Store:
         try:
             from gcsfs import GCSFileSystem
         except ImportError as e:
@@ -180,7 +226,7 @@ class Places:
             fs.credentials.apply(headers)
             return Address(url=fs.url(name, generation=info.get("generation")), headers=headers)
 
-        return _Store(
+        return Store(
             fs=fs,
             path=url.partition("://")[2].rstrip("/"),
             shown=lambda name: f"gs://{name}",
@@ -188,10 +234,19 @@ class Places:
             pinned=True,
             address=address,
             advice=_ADVICE["gs"],
+            put_options={"chunksize": PART_BYTES, "consistency": "md5"},
         )
 
 
-def _entries(store: _Store, wanted: Wanted) -> Iterator[tuple[str, dict[str, Any]]]:
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower()
+
+
+def _on_web(url: str) -> bool:
+    return _scheme(url) in ("http", "https")
+
+
+def _entries(store: Store, wanted: Wanted) -> Iterator[tuple[str, dict[str, Any]]]:
     """The files that a path, folder or glob means, with what fsspec knows of each."""
     fs, path = store.fs, store.path
     if glob.has_magic(path):
@@ -228,8 +283,8 @@ def _missing(url: str, extra: str, library: str) -> UsageError:
     return UsageError(f"{show(url)}: needs {library}, which is not installed; run: pip install 'shardmill[{extra}]'")
 
 
-def _understood(url: str, e: Exception, advice: str) -> Trouble:
-    """What went wrong while looking something up: Trouble is returned, to be tried again; all else is raised."""
+def _understood(url: str, e: Exception, advice: str, done: str) -> Trouble:
+    """What went wrong while something was looked up or written: Trouble is returned, to be tried again; all else is raised."""
     if isinstance(e, ShardmillError):
         raise e
     chain: list[BaseException] = [e]
@@ -244,9 +299,11 @@ def _understood(url: str, e: Exception, advice: str) -> Trouble:
             f"{show(url)}: the hub has no such repository, or it is private. Datasets begin with hf://datasets/; {advice}"
         ) from e
     if "NoCredentialsError" in names or statuses & {401, 403} or isinstance(e, PermissionError):
-        raise InputError(f"{show(url)}: you may not read this; {advice}") from e
+        raise InputError(f"{show(url)}: you may not {done} this; {advice}") from e
+    if "NoSuchBucket" in {_code(link) for link in chain}:
+        raise InputError(f"{show(url)}: there is no such bucket; check the spelling, or make it first") from e
     if isinstance(e, FileNotFoundError) or 404 in statuses:
-        raise InputError(f"{show(url)}: there is no such file or folder; check the spelling") from e
+        raise Missing(f"{show(url)}: there is no such file or folder; check the spelling") from e
     if any(status == 429 or status >= 500 for status in statuses):
         return Trouble(f"the server answers {max(statuses)}")
     if 400 in statuses:
@@ -257,6 +314,12 @@ def _understood(url: str, e: Exception, advice: str) -> Trouble:
     if isinstance(e, ValueError | NotImplementedError):
         raise UsageError(f"{show(url)}: this is not an address that can be read; check the spelling") from e
     raise e
+
+
+def _code(e: BaseException) -> str:
+    """The name that S3 gives an error."""
+    response = getattr(e, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def _status(e: BaseException) -> int | None:

@@ -17,7 +17,8 @@ import xxhash
 from shardmill.backlog import Backlog
 from shardmill.errors import InputError, ShardmillError, TemporaryError
 from shardmill.names import show
-from shardmill.remote import LOOK_BACK, READ_AHEAD, Remote, RemoteReader, Stopped
+from shardmill.patience import Stopped
+from shardmill.remote import LOOK_BACK, READ_AHEAD, Remote, RemoteReader
 
 T = TypeVar("T")
 

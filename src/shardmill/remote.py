@@ -2,7 +2,6 @@
 
     RemoteReader   what the rest of the program sees
     _Stretch       a thread that reads from one byte on, a few MiB ahead of its reader
-    Patience       when to try again, and when to give up
     _connect       one request, and everything that can be wrong with its answer
 
 The only door to HTTP. What is asked for is an Address, made anew for each request: signatures expire.
@@ -11,8 +10,6 @@ The only door to HTTP. What is asked for is an Address, made anew for each reque
 import contextlib
 import email.utils
 import io
-import logging
-import random
 import re
 import threading
 import time
@@ -22,8 +19,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from shardmill.errors import InputError, ShardmillError, TemporaryError
+from shardmill.errors import InputError, ShardmillError
 from shardmill.names import show
+from shardmill.patience import Missing, Patience, Stopped, Trouble
 
 # One request for each stretch of a file that is read in order, not one for each block: the hub counts requests,
 # and a round trip of 50 ms for every 512 KiB would allow 10 MB/s.
@@ -36,13 +34,8 @@ _NEAR = 1 << 20  # skipping this much is cheaper than another request
 _SMALL = 1 << 20  # a file of this size is fetched at once, wherever the first read is
 _MOST_SKIPPED = 16 << 20  # to reach a byte on a server that always sends the whole file
 _CONNECT_SECONDS, _SILENT_SECONDS = 10.0, 30.0
-_LONGEST_PAUSE = 30.0
-_UNREACHABLE_SECONDS = 15.0  # a host that never answered is more likely misspelt than resting
 _POLL_SECONDS = 0.2
-_TOLD_AFTER_SECONDS = 5.0
 _AGENT = "shardmill"
-
-_log = logging.getLogger("shardmill")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,63 +66,16 @@ class Remote:
     """Seconds of failing after which to give up."""
 
 
-class Stopped(ShardmillError):
-    """The job is over; whoever waits for bytes need not."""
-
-
-class Trouble(Exception):
-    """Something that may be gone in a moment."""
-
-    def __init__(self, reason: str, *, wait: float = 0.0, unreachable: bool = False) -> None:
-        super().__init__(reason)
-        self.wait = wait
-        self.unreachable = unreachable
-
-
-class Patience:
-    """Pauses that grow, with jitter, until something arrives again or the time is up."""
-
-    def __init__(self, path: str, seconds: float, stop: threading.Event | None = None) -> None:
-        self._path, self._seconds, self._stop = path, seconds, stop or threading.Event()
-        self._since: float | None = None
-        self._tries = 0
-        self._ever = False
-
-    def arrived(self) -> None:
-        self._since, self._tries, self._ever = None, 0, True
-
-    def pause(self, trouble: Trouble, place: str = "") -> None:
-        """Wait before the next try, or give up."""
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        grown = min(_LONGEST_PAUSE, 0.25 * 2.0**self._tries)
-        pause = max(trouble.wait, grown * random.uniform(0.5, 1.0))
-        self._tries += 1
-        limit = self._seconds
-        if trouble.unreachable and not self._ever:
-            limit = min(limit, _UNREACHABLE_SECONDS)
-        if now + pause - self._since > limit:
-            asked = f", and asks to wait {trouble.wait:.0f} s" if trouble.wait > limit else ""
-            raise TemporaryError(
-                f"{show(self._path)}: {trouble}{place}{asked}; gave up after {now - self._since:.0f} s and {self._tries:,} tries. "
-                "Check the network and the spelling, then run the same command again to go on."
-            )
-        if now + pause - self._since > _TOLD_AFTER_SECONDS:
-            _log.warning("%s: %s%s; trying again in %.0f s", show(self._path), trouble, place, pause)
-        if self._stop.wait(pause):
-            raise Stopped("stopped")
-
-
 class RemoteReader:
     """An object read by position. In order it comes from one long request; elsewhere, one request for each read."""
 
-    def __init__(self, remote: Remote, stop: threading.Event | None = None) -> None:
+    def __init__(self, remote: Remote, stop: threading.Event | None = None, session: Any = None) -> None:
         self.path = remote.path
         self.size: int | None = remote.size
         self._remote = remote
         self._length = remote.size
         self._stop = stop or threading.Event()
-        self._session = _session()
+        self._session, self._own_session = session or new_session(), session is None
         self._reading = threading.Lock()
         self._stretch: _Stretch | None = None
         self._last = (0, 0)
@@ -150,8 +96,19 @@ class RemoteReader:
             self._last = (offset, offset + length)
             return self._stretch.read(offset, length)
 
+    def near(self, offset: int) -> bool:
+        """Whether a read there goes on with what was read before."""
+        with self._reading:
+            held = self._stretch is not None and self._stretch.holds(offset, 0)
+            return held or self._last[0] <= offset <= self._last[1]
+
     def done_until(self, offset: int) -> None:
         """Nothing to do: what is behind is dropped as reading goes on."""
+
+    def close(self) -> None:
+        self._close_stretch()
+        if self._own_session:
+            self._session.close()
 
     def __enter__(self) -> "RemoteReader":
         return self
@@ -159,8 +116,7 @@ class RemoteReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close_stretch()
-        self._session.close()
+        self.close()
 
     def _close_stretch(self) -> None:
         if self._stretch is not None:
@@ -280,7 +236,7 @@ def probe(path: str, address: Callable[[], Address], advice: str, patience: floa
     """The size and version of an object of which only the URL is known. Asks for one byte: not all servers know HEAD."""
     asked = Remote(path=path, identity="", size=-1, version="", address=address, advice=advice, patience=patience)
     trying = Patience(path, patience)
-    with _session() as session:
+    with new_session() as session:
         while True:
             try:
                 answer, _ = _connect(session, asked, 0, 1)
@@ -313,7 +269,8 @@ def version_of(headers: Mapping[str, str]) -> str:
     return etag or headers.get("Last-Modified", "")
 
 
-def _session() -> Any:
+def new_session() -> Any:
+    """Connections that are kept for the next request; may be shared by many readers."""
     import requests  # when first used: it takes a moment to load
 
     return requests.Session()
@@ -350,7 +307,7 @@ def _check_status(answer: Any, remote: Remote) -> None:
     if status in (401, 403):
         raise InputError(f"{path}: the server refuses to give this to you ({status} {answer.reason}); {remote.advice}")
     if status in (404, 410):
-        raise InputError(f"{path}: there is no such file ({status} {answer.reason}); check the spelling")
+        raise Missing(f"{path}: there is no such file ({status} {answer.reason}); check the spelling")
     if status in (412, 416) and remote.size > 0:
         raise _changed(remote, "is shorter now" if status == 416 else "is another one now")
     if status not in (200, 206, 416):

@@ -1,12 +1,15 @@
 """The job as asked for: a Spec is every choice that changes bytes, Limits every choice that does not."""
 
 import dataclasses
+import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from shardmill import machine
 from shardmill.errors import UsageError
+from shardmill.names import is_url, without_secrets
 
 Eot = Literal["auto", "after", "before", "none"]
 Split = Literal["auto", "hash", "tail", "head", "first-shard"]
@@ -128,12 +131,18 @@ class Limits:
     checkpoint_bytes: int = 128 << 20
     network_seconds: float = NETWORK_SECONDS
     """How long a connection may fail, tried again and again, before the job gives up."""
+    staging: str | None = None
+    """Where files that go to a store grow, each job in a folder of its own. None: in the cache."""
+    max_staging: int | None = None
+    """The most bytes that may wait there. None: half of what is free, and of shards at most 32 GiB."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"workers {self.workers} is less than 1")
         if self.engine not in ("auto", "gigatoken", "reference"):
             raise UsageError(f"engine {self.engine!r} is not known; choose one of auto, gigatoken, reference")
+        if self.max_staging is not None and self.max_staging < 1:
+            raise UsageError(f"max_staging {self.max_staging} is less than 1 byte")
         if self.block_bytes < 1:
             raise UsageError(f"block size {self.block_bytes} is less than 1 byte")
 
@@ -146,6 +155,17 @@ class Limits:
             return self.max_memory
         wanted = (256 + 96 * self.resolved_workers()) * machine.MIB
         return min(wanted, machine.memory() // 4)
+
+    def work_folder(self, output: str) -> Path:
+        """Where files grow: the output itself, or for one in a store a folder here, always the same for the same address."""
+        if not is_url(output):
+            return Path(output)
+        url = output.rstrip("/")
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", without_secrets(url).partition("://")[2])[-40:].strip("-.")
+        digest = hashlib.sha256(url.encode()).hexdigest()[:16]
+        return (
+            Path(self.staging) if self.staging is not None else self.cache_folder() / "staging"
+        ) / f"{name}-{digest}"
 
     def cache_folder(self) -> Path:
         return Path(self.cache) if self.cache is not None else Path.home() / ".cache" / "shardmill"

@@ -36,6 +36,15 @@ STEPS = (
     "journal-removed",
 )
 
+# Those of a job whose result goes to a store, beside the others.
+STORE_STEPS = (
+    "file-putting",
+    "file-put",
+    "away-synced",
+    "staged-removed",
+    "manifest-putting",
+)
+
 
 def _ignore(_step: str) -> None:
     pass
@@ -86,6 +95,10 @@ class GrowingFile:
             os.lseek(self._fd, 0, os.SEEK_END)
             if at is None:
                 reached("file-created")
+
+    @property
+    def where(self) -> Path:
+        return self.path if self.published else self._partial
 
     def append(self, data: memoryview) -> None:
         self._open_again()

@@ -11,7 +11,7 @@ import xxhash
 
 from shardmill import folder as folders
 from shardmill import journal, listing, machine, manifest, storage
-from shardmill.corpus import Corpus, Split, open_corpus
+from shardmill.corpus import Corpus, open_corpus
 from shardmill.ends import Positions
 from shardmill.errors import OutputError, UsageError
 from shardmill.foreign import Claims, open_foreign
@@ -25,12 +25,13 @@ from shardmill.inputs import InputFiles, Strings
 from shardmill.journal import Journal
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
-from shardmill.names import show
-from shardmill.reading import InputReader, ahead
+from shardmill.marks import Mover, Window, read_shifted, shift_of
+from shardmill.names import is_url, show
+from shardmill.reading import ahead
+from shardmill.shelf import ShelfFile
 
 # What is read at a time, while what was read before is written.
 _CHUNK_TOKENS = 1 << 20
-_NO_ENDS = np.empty(0, np.int64)
 Report = Callable[[int, int], None]
 """Called with the bytes of tokens written, and how many it will be."""
 
@@ -55,8 +56,16 @@ def convert(
 ) -> Manifest:
     """Write the tokens of one output, or of files that another program made, in another format."""
     folder, claims = Path(source), claims or Claims()
-    ours = claims.format is None and (not folder.is_dir() or (folder / manifest.NAME).exists())
-    corpus = open_corpus(folder) if ours else open_foreign(folder, claims)
+    if is_url(str(source)):
+        if claims != Claims():
+            raise UsageError(
+                f"{show(str(source))}: files that another program made are read from a disk; download them first"
+            )
+        corpus = open_corpus(source)
+    elif claims.format is None and (not folder.is_dir() or (folder / manifest.NAME).exists()):
+        corpus = open_corpus(folder)
+    else:
+        corpus = open_foreign(folder, claims)
     return _write([corpus], target, "convert", on_progress)
 
 
@@ -97,7 +106,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
     output = _output(corpora, found, target)
     for corpus in corpora:
         _refuse_unknown_ends(corpus, output, side)
-        if target.output.exists() and target.output.resolve() == corpus.folder.resolve():
+        if target.output.exists() and target.output.resolve() == Path(corpus.folder).resolve():
             raise UsageError(f"{show(target.output)}: is the source too; choose another output folder with -o")
     machine.keep_freed_memory()
     job = _job(corpora, output, side, made_by)
@@ -128,7 +137,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
             log.remove()
             raise
         log.close()
-        folders.conclude(target.output, made, {"made_by": made_by})
+        folders.conclude(target.output, None, made, {"made_by": made_by})
     return made
 
 
@@ -145,16 +154,17 @@ def _make_room(target: Target, found: Format, job: dict[str, Any]) -> Manifest |
     left, ours = None, False
     if not target.overwrite:
         left = journal.read(target.output)
-        complete = folders.completed(target.output, job, InputFiles())
+        there = folders.look(target.output, None)
+        complete = folders.completed(there, job, InputFiles(), begun=left is not None)
         if complete is not None:
-            folders.tidy(target.output)
+            folders.tidy(target.output, None, found)
             return complete
         ours = left is not None and not manifest.differences(left.job, job)  # a kill left it: begin again
     if left is not None and not ours:
         raise OutputError(
             f"{show(target.output)}: holds an unfinished job; finish it, pass --overwrite to replace it, or choose another folder with -o"
         )
-    folders.make_room(target.output, found, overwrite=target.overwrite or ours)
+    folders.make_room(target.output, None, found, overwrite=target.overwrite or ours)
     return None
 
 
@@ -233,15 +243,15 @@ def _stream(
         return
     split = corpus.splits[name]
     moves = side != corpus.eot_side
-    shift = _shift(corpus, split, side) if moves else 0
+    shift = shift_of(corpus, split, side) if moves else 0
     wanted = (moves and not shift) or output.index or output.format.needs_ends
-    move = _Mover(corpus, split, side) if moves and not shift else None
+    move = Mover(corpus, split, side) if moves and not shift else None
     scans = wanted and move is None and split.ends is None  # the marks are seen in what is copied anyway
-    ends = _Window(split.document_ends() if wanted and not scans else iter(()))
+    ends = Window(split.document_ends() if wanted and not scans else iter(()))
     places = _place_reader(corpus, name, first_input)
     at = number = 0
     for start in range(0, len(split), _CHUNK_TOKENS):
-        chunk = _read(split, start, min(start + _CHUNK_TOKENS, len(split)), shift)
+        chunk = read_shifted(split, start, min(start + _CHUNK_TOKENS, len(split)), shift)
         last = at + len(chunk) == len(split)
         if scans:
             inside = split.ends_among(chunk, side, first=at == 0, last=last)
@@ -254,106 +264,15 @@ def _stream(
         yield chunk.astype(output.dtype, copy=False), inside, where
 
 
-def _shift(corpus: Corpus, split: Split, side: str) -> int:
-    """Where every document has its mark, moving all marks to the other side moves all tokens by one; 0: not so."""
-    if "none" in (side, corpus.eot_side) or not len(split) or _straddles(corpus):
-        return 0
-    if corpus.manifest is not None and corpus.manifest.counts.passages:
-        return 0  # running text that was parted: a document has its mark in one split only
-    if corpus.manifest is None and split.ends is not None:
-        return 0
-    marked = split[-1 if corpus.eot_side == "after" else 0] == corpus.eot_id
-    return (-1 if side == "before" else 1) if marked else 0
-
-
-def _read(split: Split, start: int, stop: int, shift: int) -> Tokens:
-    """The tokens [start, stop) when all are moved by one; at the end that is left free stands the mark."""
-    if not shift:
-        return split.read(start, stop)
-    inside = split.read(max(0, start + shift), min(stop + shift, len(split)))
-    if len(inside) == stop - start:
-        return inside
-    mark = np.array([split.eot_id], split.dtype)
-    return np.concatenate([mark, inside] if shift < 0 else [inside, mark])
-
-
-class _Window:
-    """Ends in order, taken as far as some place."""
-
-    def __init__(self, source: Iterator[Positions]) -> None:
-        self._source, self._rest = source, _NO_ENDS
-
-    def until(self, place: int) -> Positions:
-        taken = []
-        while True:
-            count = int(np.searchsorted(self._rest, place, side="right"))
-            taken.append(self._rest[:count])
-            self._rest = self._rest[count:]
-            if len(self._rest):
-                break
-            following = next(self._source, None)
-            if following is None:
-                break
-            self._rest = following
-        return np.concatenate(taken)
-
-
-class _Mover:
-    """Takes end-of-text tokens from one side of each document and puts them at the other, or at none.
-
-    A first shard that is val ends, and the next begins, in the middle of a document: there is none to put.
-    """
-
-    def __init__(self, corpus: Corpus, split: Split, side: str) -> None:
-        assert corpus.eot_id is not None
-        self._eot, self._from, self._to = corpus.eot_id, corpus.eot_side, side
-        self._begins = not (split.name == "train" and _straddles(corpus))
-        self._stays_open = split.name == "val" and _straddles(corpus)
-        self._fresh = self._begins
-
-    def __call__(self, tokens: Tokens, ends: Positions, *, last: bool) -> tuple[Tokens, Positions]:
-        starts = np.unique(ends[ends < len(tokens)])
-        if self._fresh and len(tokens):
-            starts = np.concatenate([[0], starts[starts > 0]])
-        stops = np.unique(ends[ends > 0])
-        old = stops - 1 if self._from == "after" else starts
-        old = old[tokens[old] == self._eot] if self._from != "none" else _NO_ENDS
-        self._fresh = bool(len(ends)) and ends[-1] == len(tokens)
-        if last and self._stays_open:
-            stops = stops[stops < len(tokens)]
-        new = {"after": stops, "before": starts, "none": _NO_ENDS}[self._to]
-        keep = np.ones(len(tokens), np.bool_)
-        keep[old] = False
-        kept_before = np.concatenate([[0], np.cumsum(keep)])
-        out = np.insert(tokens[keep], kept_before[new], self._eot)
-        # An end-of-text token after a document belongs to it, one before the next does not.
-        put_before = np.searchsorted(new, ends, side="right" if self._to == "after" else "left")
-        return out, kept_before[ends] + put_before
-
-
-def _straddles(corpus: Corpus) -> bool:
-    """Whether val and train are one stream that was cut inside a document."""
-    if {"train", "val"} - corpus.splits.keys():
-        return False
-    first = corpus.format.first_shard_is_val
-    if corpus.manifest is not None:
-        choices = corpus.manifest.job.get("choices", {})
-        first = choices.get("split") == "first-shard" or (first and choices.get("split") == "auto")
-        first = first and "made_by" not in corpus.manifest.job
-    if not first:
-        return False
-    if corpus.eot_side == "before":
-        return corpus["train"][0] != corpus.eot_id
-    return corpus["val"][-1] != corpus.eot_id
-
-
 def _has_index(corpus: Corpus) -> bool:
     return corpus.manifest is not None and any(side.name.endswith(".ends") for side in corpus.manifest.sides)
 
 
-def _places_file(corpus: Corpus, split: SplitName) -> Path | None:
+def _places_file(corpus: Corpus, split: SplitName) -> ShelfFile | None:
     sides = corpus.manifest.sides if corpus.manifest else ()
-    return next((corpus.folder / side.name for side in sides if side.split == split and side.kind == "places"), None)
+    name = next((side.name for side in sides if side.split == split and side.kind == "places"), None)
+    shelf = corpus.splits[split].files[0].file.shelf
+    return None if name is None else ShelfFile(shelf=shelf, name=name)
 
 
 def _place_reader(corpus: Corpus, split: SplitName, first_input: int) -> Callable[[int, int], Places]:
@@ -363,8 +282,7 @@ def _place_reader(corpus: Corpus, split: SplitName, first_input: int) -> Callabl
         if path is None or not count:  # all that is known is which document it is
             numbers = np.arange(first, first + count, dtype=np.uint64)
             return np.column_stack([np.full(count, 1 << 62, np.uint64), numbers])
-        with InputReader(str(path)) as reader:
-            found = np.frombuffer(reader.read(16 * first, 16 * count), "<u8").reshape(-1, 2).copy()
+        found = np.frombuffer(path.read(16 * first, 16 * count), "<u8").reshape(-1, 2).copy()
         found[:, 0] += np.uint64(first_input)
         return found
 
@@ -394,7 +312,7 @@ def _list_inputs(corpora: list[Corpus], files: OutputFiles) -> None:
 
 def _input_lines(corpora: list[Corpus]) -> Iterator[bytes]:
     for corpus in corpora:
-        yield from listing.lines_in(corpus.folder, _inputs(corpus))
+        yield from corpus.input_lines()
 
 
 def _first_inputs(corpora: list[Corpus]) -> list[int]:
@@ -447,5 +365,5 @@ def _fingerprint(corpus: Corpus) -> str:
     """Of an output, the checksum of its manifest; of others' files, of their names and sizes."""
     if corpus.manifest is not None:
         return xxhash.xxh3_64_hexdigest(corpus.manifest.to_json())
-    files = [f"{file.path.name} {file.tokens}" for split in corpus.splits.values() for file in split.files]
+    files = [f"{file.file.name} {file.tokens}" for split in corpus.splits.values() for file in split.files]
     return xxhash.xxh3_64_hexdigest("\n".join(files).encode())

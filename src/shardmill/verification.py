@@ -25,9 +25,12 @@ from shardmill.formats.shards import SPLITS, Shard, SideFile, SplitName, Tokens
 from shardmill.job import Job, choose_splitter, describe, make_job
 from shardmill.line import mill_blocks
 from shardmill.manifest import Manifest
-from shardmill.names import show
+from shardmill.names import is_url, show
+from shardmill.patience import Missing
 from shardmill.quota import Quota
-from shardmill.reading import InputReader
+from shardmill.reading import InputReader, Reader
+from shardmill.remote import RemoteReader
+from shardmill.shelf import Shelf, open_shelf
 from shardmill.sources import find_inputs
 from shardmill.spec import Limits, Spec
 from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, load
@@ -53,7 +56,7 @@ class Problem:
 class Verified:
     """What was checked, and every problem that was found, up to a hundred."""
 
-    output: Path
+    output: Path | str
     problems: tuple[Problem, ...]
     files: int = 0
     bytes: int = 0
@@ -83,45 +86,52 @@ def verify(
     too, "all" does it all with the reference. tokenizer: where the tokenizer.json is, if one was used.
     on_progress(done, total) is called with bytes.
     """
-    folder = Path(output)
+    folder: Path | str = str(output) if is_url(str(output)) else Path(output)
+    limits = limits or Limits()
+    limits = dataclasses.replace(limits, engine="reference") if how == "all" else limits
     try:
-        made = manifest.read(folder)
+        shelf = open_shelf(folder, limits.network_seconds)
+        made = manifest.of(shelf)
+    except Missing:
+        what = f"{show(folder)} is not a folder"
+        return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=what),))
     except OutputError as e:
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=str(e)),))
+    folder = shelf.place
     if made is None:
-        return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=_without_manifest(folder)),))
+        return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=_without_manifest(shelf)),))
     report = on_progress or (lambda _done, _total: None)
     problems: list[Problem] = []
     listed: list[Shard | SideFile] = [*made.files, *made.sides]
     total, done = sum(file.bytes for file in listed), 0
     for file in listed:
-        problems += _check_file(folder, made, file, lambda read: report(done + read, total))  # noqa: B023
+        problems += _check_file(shelf, made, file, lambda read: report(done + read, total))  # noqa: B023
         done += file.bytes
-    problems += _check_counts(folder, made)
-    problems += _check_ends(folder) if not problems else []
+    problems += _check_counts(shelf, made)
+    problems += _check_ends(output) if not problems else []
     checked = Verified(
         output=folder, problems=tuple(problems[:_MOST_PROBLEMS]), files=len(listed), bytes=total, tokens=made.tokens
     )
     if not sources or problems:
         return checked
-    return _verify_source(checked, made, sources, how, tokenizer, limits or Limits(), report)
+    return _verify_source(checked, shelf, made, sources, tokenizer, limits, report)
 
 
-def _without_manifest(folder: Path) -> str:
-    if not folder.is_dir():
-        return f"{show(folder)} is not a folder"
-    if (folder / journal.NAME).exists():
+def _without_manifest(shelf: Shelf) -> str:
+    if shelf.size(journal.NAME) is not None:
         return "there is none, since the job is not finished; run its command again, and it goes on where it stopped"
     return "there is none, so this is not a finished result of shardmill"
 
 
-def _check_file(folder: Path, made: Manifest, file: Shard | SideFile, report: Callable[[int], None]) -> list[Problem]:
-    name, path = file.name, folder / file.name
-    if not path.is_file() or path.is_symlink():
-        return [Problem(file=name, what="the file is missing" if not path.exists() else "is not a regular file")]
+def _check_file(shelf: Shelf, made: Manifest, file: Shard | SideFile, report: Callable[[int], None]) -> list[Problem]:
+    name, size = file.name, shelf.size(file.name)
+    here = shelf.place / name if isinstance(shelf.place, Path) else None
+    if size is None or (here is not None and here.is_symlink()):
+        there = here is not None and here.exists()
+        return [Problem(file=name, what="is not a regular file" if there else "the file is missing")]
     problems = []
     item = np.dtype(made.dtype).itemsize
-    if (size := path.stat().st_size) != file.bytes:
+    if size != file.bytes:
         less = "fewer" if size < file.bytes else "more"
         problems.append(
             Problem(
@@ -133,36 +143,32 @@ def _check_file(folder: Path, made: Manifest, file: Shard | SideFile, report: Ca
     adds_up = not isinstance(file, Shard) or file.bytes == file.offset + file.tokens * item
     if not adds_up or len(file.checksums) != -(-file.bytes // SEGMENT_BYTES):
         return [*problems, Problem(file=manifest.NAME, what=f"what it says of {name} does not add up")]
+    with shelf.open(name) as reader:
+        return problems + list(_check_segments(reader, made, file, report))
+
+
+def _check_segments(
+    reader: Reader, made: Manifest, file: Shard | SideFile, report: Callable[[int], None]
+) -> Iterator[Problem]:
     vocabulary = made.job["vocabulary_size"] if isinstance(file, Shard) else None
     header = file.offset if isinstance(file, Shard) else 0
     for number, expected in enumerate(file.checksums):
         start, end = number * SEGMENT_BYTES, min((number + 1) * SEGMENT_BYTES, file.bytes)
-        found, largest = _scan(path, start, end, 0 if start else header, np.dtype(made.dtype), report)
+        found, largest = _scan(reader, start, end, 0 if start else header, np.dtype(made.dtype), report)
         if found != expected:
-            problems.append(
-                Problem(
-                    file=name,
-                    byte=start,
-                    what=f"bytes {start:,} to {end:,} are not what was written: the data is damaged",
-                )
-            )
+            what = f"bytes {start:,} to {end:,} are not what was written: the data is damaged"
+            yield Problem(file=file.name, byte=start, what=what)
         elif isinstance(vocabulary, int) and largest >= vocabulary:
-            problems.append(
-                Problem(
-                    file=name,
-                    byte=start,
-                    what=f"has the id {largest:,} between bytes {start:,} and {end:,}, and the vocabulary ends at {vocabulary - 1:,}",
-                )
-            )
-    return problems
+            what = f"has the id {largest:,} between bytes {start:,} and {end:,}, and the vocabulary ends at {vocabulary - 1:,}"
+            yield Problem(file=file.name, byte=start, what=what)
 
 
 def _scan(
-    path: Path, start: int, end: int, header: int, dtype: np.dtype[Any], report: Callable[[int], None]
+    reader: Reader, start: int, end: int, header: int, dtype: np.dtype[Any], report: Callable[[int], None]
 ) -> tuple[str, int]:
     """The checksum of a segment as it is, however short it is, and its largest id."""
     checksum, largest = xxhash.xxh3_64(), -1
-    for data, at in _chunks(path, start, end):
+    for data, at in _chunks(reader, start, end):
         checksum.update(data)
         skipped = header if at == start else 0
         whole = len(data) - (len(data) - skipped) % dtype.itemsize
@@ -172,16 +178,15 @@ def _scan(
     return checksum.hexdigest(), largest
 
 
-def _chunks(path: Path, start: int, end: int) -> Iterator[tuple[bytes, int]]:
-    with InputReader(str(path), drop_behind=True) as reader:
-        at = start
-        while at < end and (data := reader.read(at, min(_CHUNK_BYTES, end - at))):
-            yield data, at
-            at += len(data)
-            reader.done_until(at)
+def _chunks(reader: Reader, start: int, end: int) -> Iterator[tuple[bytes, int]]:
+    at = start
+    while at < end and (data := reader.read(at, min(_CHUNK_BYTES, end - at))):
+        yield data, at
+        at += len(data)
+        reader.done_until(at)
 
 
-def _check_counts(folder: Path, made: Manifest) -> list[Problem]:
+def _check_counts(shelf: Shelf, made: Manifest) -> list[Problem]:
     """What the manifest says must add up (I6), and rejects.jsonl must list what was left out."""
     problems = []
     counts, expected = made.counts, listing.total_bytes(made.job.get("inputs", []))
@@ -193,8 +198,10 @@ def _check_counts(folder: Path, made: Manifest) -> list[Problem]:
                 what=f"its inputs have {expected:,} bytes together, and {counts.input_bytes:,} were read",
             )
         )
-    path = folder / rejects.NAME
-    listed = sum(data.count(b"\n") for data, _ in _chunks(path, 0, path.stat().st_size)) if path.is_file() else 0
+    listed = 0
+    if (size := shelf.size(rejects.NAME)) is not None:
+        with shelf.open(rejects.NAME) as reader:
+            listed = sum(data.count(b"\n") for data, _ in _chunks(reader, 0, size))
     if listed != counts.documents_rejected:
         problems.append(
             Problem(
@@ -204,7 +211,7 @@ def _check_counts(folder: Path, made: Manifest) -> list[Problem]:
     return problems
 
 
-def _check_ends(folder: Path) -> list[Problem]:
+def _check_ends(folder: str | Path) -> list[Problem]:
     """Where there is an index: documents end in order, within the tokens, and the last with them."""
     try:
         for split in corpus.open_corpus(folder).splits.values():
@@ -212,7 +219,7 @@ def _check_ends(folder: Path) -> list[Problem]:
                 last = max((int(some[-1]) for some in ends.chunks(split.ends) if len(some)), default=0)
                 if last != len(split):
                     what = f"the last document ends at token {last:,}, and {split.name} has {len(split):,}"
-                    return [Problem(file=split.ends[-1].path.name, what=what)]
+                    return [Problem(file=split.ends[-1].file.name, what=what)]
     except (InputError, OutputError) as e:
         return [Problem(file=manifest.NAME, what=str(e))]
     return []
@@ -220,9 +227,9 @@ def _check_ends(folder: Path) -> list[Problem]:
 
 def _verify_source(
     checked: Verified,
+    shelf: Shelf,
     made: Manifest,
     sources: Sequence[str],
-    how: How,
     tokenizer: str | None,
     limits: Limits,
     report: Callable[[int, int], None],
@@ -232,14 +239,13 @@ def _verify_source(
     files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.resolved_memory())
     aside: dict[str, Any] = {"inputs": None}
     changed = manifest.differences({**made.job, **aside}, {**describe(spec, files, vocabulary), **aside})
-    changed += listing.changes(checked.output, made.job["inputs"], files, paths=False)
+    changed += listing.changes(shelf, made.job["inputs"], files, paths=False)
     if changed:
         problem = Problem(file="source", what="is not what the result was made of: " + "; ".join(changed[:5]))
         return dataclasses.replace(checked, problems=(problem,))
-    limits = dataclasses.replace(limits, engine="reference") if how == "all" else limits
     job = dataclasses.replace(make_job(spec, files, vocabulary, limits), checked_share=SAMPLE)
     splitter = choose_splitter(job, None, lambda _: None, lambda _: None)
-    comparison = _Comparison(checked.output, made, job)
+    comparison = _Comparison(shelf, made, job)
     try:
         mill_blocks(
             job,
@@ -288,11 +294,11 @@ class _Different(Exception):
 class _Comparison:
     """Reads the files along with the milled Blocks, and raises at the first token that differs."""
 
-    def __init__(self, folder: Path, made: Manifest, job: Job) -> None:
+    def __init__(self, shelf: Shelf, made: Manifest, job: Job) -> None:
         self._quota = Quota(job, 0, 0, 0)
         self.input_bytes = self.checked_bytes = 0
         self._dtype = np.dtype(made.dtype)
-        self._streams = {split: _Stream(folder, made, split) for split in SPLITS}
+        self._streams = {split: _Stream(shelf, made, split) for split in SPLITS}
         self._first = self._streams["val"].tokens if job.writes.first_shard_is_val else 0
         self._val = False
 
@@ -336,14 +342,14 @@ class _Comparison:
 class _Stream:
     """The tokens of one split in order, whatever files they are in."""
 
-    def __init__(self, folder: Path, made: Manifest, split: SplitName) -> None:
+    def __init__(self, shelf: Shelf, made: Manifest, split: SplitName) -> None:
         self.split = split
         self.at = 0
-        self._folder, self._dtype = folder, np.dtype(made.dtype)
+        self._shelf, self._dtype = shelf, np.dtype(made.dtype)
         self._shards = [file for file in made.files if file.split == split]
         self._ends = list(itertools.accumulate(shard.tokens for shard in self._shards))
         self.tokens = self._ends[-1] if self._ends else 0
-        self._open: tuple[int, InputReader] | None = None
+        self._open: tuple[int, InputReader | RemoteReader] | None = None
 
     @property
     def file(self) -> str:
@@ -375,8 +381,8 @@ class _Stream:
             self._open[1].close()
             self._open = None
 
-    def _reader(self, number: int) -> InputReader:
+    def _reader(self, number: int) -> InputReader | RemoteReader:
         if self._open is None or self._open[0] != number:
             self.close()
-            self._open = number, InputReader(str(self._folder / self._shards[number].name), drop_behind=True)
+            self._open = number, self._shelf.open(self._shards[number].name)
         return self._open[1]

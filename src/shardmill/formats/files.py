@@ -1,7 +1,7 @@
 """The files that a format writes: they grow together, with checksums, and get their names together."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +39,15 @@ class OutputFiles:
     A file that is full is closed at the next sync, or when too many are open: thousands of shards need few descriptors.
     """
 
-    def __init__(self, folder: Path, states: dict[str, FileState], *, drop_behind: bool) -> None:
+    def __init__(
+        self, folder: Path, states: dict[str, FileState], *, drop_behind: bool, away: Collection[str] = ()
+    ) -> None:
+        """away: those that are in a store already, and not in the folder."""
         self.folder = folder
         self._drop_behind = drop_behind
-        self._files: dict[str, _CheckedFile] = {}
+        self._files: dict[str, _CheckedFile | _AwayFile] = {}
+        self._settled: list[str] = []
+        self._appended = self._released = 0
         self._full: set[str] = set()
         self._open_full: list[str] = []
         self._closing = threading.Lock()
@@ -50,13 +55,19 @@ class OutputFiles:
         self._unlisted = False
         self._folders = {folder}
         for name, state in states.items():
-            self._files[name] = self._file(name, state)
+            if name in away:
+                self._files[name] = _AwayFile(state)
+                self._unlink(name)  # a kill may have left it
+            else:
+                self._files[name] = self._file(name, state)
+                self._appended += state.bytes
 
     def append(self, name: str, data: memoryview) -> None:
         if name not in self._files:
             self._files[name] = self._file(name, None)
             self._unlisted = True
-        self._files[name].append(data)
+        self._here(name).append(data)
+        self._appended += data.nbytes
 
     def _file(self, name: str, state: FileState | None) -> "_CheckedFile":
         path = self.folder / name
@@ -76,21 +87,64 @@ class OutputFiles:
         if len(self._open_full) > _OPEN_FULL:
             self._close_full()
 
+    def settle(self, name: str) -> None:
+        """This file is as it will be: nothing is appended, joined or patched any more."""
+        self._settled.append(name)
+
+    def settled(self) -> list[str]:
+        """The settled ones that are in the folder. May run beside append."""
+        return [name for name in list(self._settled) if isinstance(self._files.get(name), _CheckedFile)]
+
+    def remaining(self) -> list[str]:
+        """All that are in the folder."""
+        return sorted(name for name, file in self._files.items() if isinstance(file, _CheckedFile))
+
+    @property
+    def staged(self) -> int:
+        """Bytes in the folder."""
+        return self._appended - self._released
+
+    def size(self, name: str) -> int:
+        return self._here(name).growing.bytes
+
+    def path(self, name: str) -> Path:
+        """Where a file is now."""
+        return self._here(name).growing.where
+
+    def release(self, name: str) -> None:
+        """It is in the store, and the journal says so: remove it here. May run beside append."""
+        with self._closing:
+            file = self._here(name)
+            self._files[name] = _AwayFile(file.state())
+            file.growing.close()
+            self._released += file.growing.bytes
+        self._unlink(name)
+
+    def _unlink(self, name: str) -> None:
+        for path in (self.folder / (name + storage.PARTIAL), self.folder / name):
+            with storage.writing(path):
+                path.unlink(missing_ok=True)
+
+    def _here(self, name: str) -> "_CheckedFile":
+        file = self._files[name]
+        assert isinstance(file, _CheckedFile), f"{name} is away"
+        return file
+
     def head(self, name: str, data: bytes) -> None:
         """Put back the first bytes of a file, which a run that was stopped while it finished may have patched."""
-        growing = self._files[name].growing
+        growing = self._here(name).growing
         if growing.read(0, len(data)) != data:
             growing.patch(0, data)
 
     def patch(self, name: str, data: bytes) -> None:
         """Change the first bytes of a file that is done, and its checksums with them."""
-        self._files[name].patch(data)
+        self._here(name).patch(data)
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Exactly these bytes of what was written."""
         chunks: list[bytes] = []
         while length > 0:
-            chunk = self._files[name].growing.read(offset, length)
+            chunk = self._here(name).growing.read(offset, length)
             if not chunk:
                 raise _changed(self.folder / name)
             chunks.append(chunk)
@@ -100,14 +154,15 @@ class OutputFiles:
     def drop(self, name: str) -> None:
         """Not part of the result: forgotten now, removed when the others get their names."""
         file = self._files.pop(name, None)
-        if file is not None:
+        if isinstance(file, _CheckedFile):
             file.growing.close()
+            self._appended -= file.growing.bytes
         self._dropped.add(name)
 
     def verify(self) -> None:
         """See that what an earlier run left is what it wrote, in the files that go on."""
         for name, file in self._files.items():
-            if name not in self._full:
+            if name not in self._full and isinstance(file, _CheckedFile):
                 file.verify()
 
     def states(self) -> dict[str, FileState]:
@@ -117,7 +172,7 @@ class OutputFiles:
         """All that states() said before is on disk after, the names in the folder too. May run beside append."""
         if unlisted := self._unlisted:  # not one assignment: a file that append creates meanwhile would be forgotten
             self._unlisted = False
-        files = list(self._files.values())
+        files = self._in_folder()
         self._close_full()
         for file in files:
             with self._closing:
@@ -130,33 +185,39 @@ class OutputFiles:
         with self._closing:  # by the thread that writes, or the one that makes a checkpoint
             full, self._open_full = self._open_full, []
             for name in full:
-                self._files[name].growing.sync()
-                self._files[name].growing.close()
+                if isinstance(file := self._files[name], _CheckedFile):
+                    file.growing.sync()
+                    file.growing.close()
+
+    def _in_folder(self) -> "list[_CheckedFile]":
+        return [file for file in list(self._files.values()) if isinstance(file, _CheckedFile)]
 
     def seal(self, *, sync: bool = True) -> None:
-        for file in self._files.values():
+        for file in self._in_folder():
             file.growing.seal(sync=sync)
         self._sync_folders()
         storage.reached("files-sealed")
 
     def publish(self) -> None:
         """Give all files their final names."""
-        for name in sorted(self._dropped):
-            storage.remove(self.folder / (name + storage.PARTIAL))
-        for _, file in sorted(self._files.items()):
-            file.growing.publish()
+        self.remove_dropped()
+        for name in self.remaining():
+            self._here(name).growing.publish()
         self._sync_folders()
         storage.reached("names-synced")
 
+    def remove_dropped(self) -> None:
+        for name in sorted(self._dropped):
+            storage.remove(self.folder / (name + storage.PARTIAL))
+
     def close(self) -> None:
-        for file in self._files.values():
+        for file in self._in_folder():
             file.growing.close()
 
     def abandon(self) -> None:
-        for file in self._files.values():
+        for file in self._in_folder():
             file.growing.abandon()
-        for name in self._dropped:
-            storage.remove(self.folder / (name + storage.PARTIAL))
+        self.remove_dropped()
         for folder in self._folders - {self.folder}:
             storage.remove_if_empty(folder)
 
@@ -188,6 +249,16 @@ class Syncing:
         self._pool.shutdown()
         if kind is None:
             self._settle()
+
+
+class _AwayFile:
+    """A file that was put in a store and removed here."""
+
+    def __init__(self, state: FileState) -> None:
+        self._state = state
+
+    def state(self) -> FileState:
+        return self._state
 
 
 class _CheckedFile:

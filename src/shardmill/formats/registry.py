@@ -96,6 +96,11 @@ class Output:
         return of_format + (8 if self.index else 0) + (16 if self.provenance else 0)
 
     @property
+    def bytes_at_the_end(self) -> int:
+        """As much of it as is written when all documents are known."""
+        return {None: 0, "megatron": 16, "datatrove": 0, "olmo": 80}[self.format.sides]
+
+    @property
     def needs_places(self) -> bool:
         """Whether anyone wants to know where documents came from."""
         return self.provenance or self.format.sides == "olmo"

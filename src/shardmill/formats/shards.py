@@ -89,9 +89,12 @@ class ShardFiles:
         last = len(self._sizes) - 1
         for number in range(last):
             files.full(self._name(number))
+        kept = 2 if layout.least_tokens else 1  # at the end the last may be patched, or joined to the one before
+        for number in range(len(self._sizes) - kept):
+            files.settle(self._name(number))
         if finished and layout.least_tokens:
             files.drop(self._name(last + 1))  # what was joined to the one before
-        for number in range(max(0, last - 1), last + 1) if layout.header_bytes and not finished else ():
+        for number in range(max(0, last + 1 - kept), last + 1) if layout.header_bytes and not finished else ():
             files.head(self._name(number), self._full_header())
 
     def append(self, ids: Tokens) -> None:
@@ -131,6 +134,8 @@ class ShardFiles:
         if self._sizes:
             self._files.full(self._name(len(self._sizes) - 1))
         self._sizes.append(0)
+        if (settled := len(self._sizes) - (3 if self._layout.least_tokens else 2)) >= 0:
+            self._files.settle(self._name(settled))
         if self._layout.header_bytes:
             self._files.append(self._name(len(self._sizes) - 1), memoryview(self._full_header()))
 

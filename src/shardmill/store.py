@@ -1,0 +1,91 @@
+"""A prefix of an object store → files that are put there whole, since it can neither append nor rename."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from shardmill.errors import InputError, OutputError, UsageError
+from shardmill.names import is_url, show, without_secrets
+from shardmill.patience import Missing, Trouble
+from shardmill.places import Places
+from shardmill.places import Store as Opened
+from shardmill.shelf import RemoteShelf, Shelf
+
+_PROBE = ".shardmill.partial"
+_REASONS = {
+    "hf": "a commit of the hub takes all files at once; write to a folder, then `hf upload ORG/NAME FOLDER --repo-type dataset`",
+    "http": "a web server takes no files; write to a folder, s3:// or gs://",
+}
+_REASONS["https"] = _REASONS["http"]
+
+
+def check_place(output: str) -> None:
+    """Say at once what cannot be written to."""
+    scheme, _, path = output.partition("://")
+    if not is_url(output) or (scheme.lower() in ("s3", "gs", "gcs") and path.strip("/") and "*" not in path):
+        return
+    reason = _REASONS.get(scheme.lower(), "write it like s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, or name a folder")
+    raise UsageError(f"-o {show(output)}: cannot be written to: {reason}")
+
+
+class Store:
+    """Puts are whole or not there. Bad moments of the network are tried again; stop ends that."""
+
+    def __init__(self, url: str, patience: float) -> None:
+        self.url = url.rstrip("/")
+        self.shown = without_secrets(self.url)
+        self._patience = patience
+        self._places = Places(patience)
+
+    def look(self) -> Shelf | None:
+        """What is there now; None: nothing."""
+        try:
+            return RemoteShelf(self.url, self._patience)
+        except Missing:
+            return None
+        except InputError as e:
+            raise OutputError(str(e)) from e
+
+    def put(self, name: str, path: Path, stop: threading.Event | None = None) -> None:
+        """All of a file, under a name; the store has acknowledged it, and has as many bytes."""
+        size = path.stat().st_size
+
+        def act(place: Opened) -> None:
+            place.fs.put_file(str(path), f"{place.path}/{name}", **place.put_options)
+            _compare(place, name, size)
+
+        self._attempt(name, act, stop)
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        def act(place: Opened) -> None:
+            place.fs.pipe_file(f"{place.path}/{name}", data)
+            _compare(place, name, len(data))
+
+        self._attempt(name, act)
+
+    def remove(self, name: str) -> None:
+        def act(place: Opened) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                place.fs.rm_file(f"{place.path}/{name}")
+
+        self._attempt(name, act)
+
+    def check_writable(self) -> None:
+        """Find out now, not after hours, that files are not taken. The probe stays where nothing may be removed."""
+        self.put_bytes(_PROBE, b"")
+        with contextlib.suppress(OutputError):
+            self.remove(_PROBE)
+
+    def _attempt(self, name: str, act: Callable[[Opened], None], stop: threading.Event | None = None) -> None:
+        try:
+            # The place is the folder; what is said of it is said of the file.
+            self._places.attempt(self.url, act, "write", stop, shown=f"{self.shown}/{name}")
+        except InputError as e:
+            raise OutputError(str(e)) from e
+
+
+def _compare(place: Opened, name: str, size: int) -> None:
+    found = int(place.fs.info(f"{place.path}/{name}")["size"])
+    if found != size:
+        raise Trouble(f"the store has {found:,} bytes of it where {size:,} were put")
