@@ -137,7 +137,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         input_format=spec.input_format,
         max_window=look.window,
         max_held=max(look.held, columns.LEAST_HELD),
-        spool=spec.output,
+        spool=str(limits.work_folder(spec.output)),
     )
     return Job(
         spec=spec,
