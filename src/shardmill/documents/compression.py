@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Literal, Protocol
 
 from shardmill.backlog import Backlog
+from shardmill.documents.snappy import Snappy
 from shardmill.reading import Reader
 
 if sys.version_info >= (3, 14):
@@ -20,7 +21,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-Compression = Literal["gzip", "zstd", "bzip2", "xz"]
+Compression = Literal["gzip", "zstd", "bzip2", "xz", "snappy"]
 SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 # What a decompressor may take for itself, unless the files were found to need more: the window of zstd -19.
 LEAST_WINDOW = 8 << 20
@@ -177,9 +178,9 @@ class Decompressed:
         if not self._input:
             self._at_end = True
             return
-        if compression_of(self._input) != self._kind:
+        if compression_of(self._input) != self._kind and self._kind != "snappy":
             raise ValueError(f"after {self._members:,} whole parts something else follows")
-        if window_of(self._input) > self._max_window:
+        if self._kind != "snappy" and window_of(self._input) > self._max_window:
             raise ValueError(
                 f"it needs a window of {window_of(self._input) >> 20} MiB of memory, more than the files began with; decompress it first"
             )
@@ -242,3 +243,5 @@ def _new_member(kind: Compression) -> _Member:
             return bz2.BZ2Decompressor()
         case "xz":
             return lzma.LZMADecompressor()
+        case "snappy":  # a page of Parquet; files of it are not read
+            return Snappy()
