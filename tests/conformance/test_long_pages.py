@@ -36,10 +36,11 @@ def wanted(documents):
     return mill_files({"a.txt": formats.text(documents)}, separator=SEPARATOR, **SMALL)
 
 
+@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("dictionary", [True, False])
-def test_every_codec_version_and_encoding(narrow, codec, version, dictionary):
+def test_every_codec_version_and_encoding(codec, version, dictionary):
     documents = [*LONG, *DOCUMENTS, *LONG]
     data = formats.parquet(documents, compression=codec, data_page_version=version, use_dictionary=dictionary)
     want = wanted(documents)
@@ -49,9 +50,10 @@ def test_every_codec_version_and_encoding(narrow, codec, version, dictionary):
         assert got.counts["input_bytes"] == len(data)
 
 
+@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("dictionary", [True, False])
-def test_nulls_and_columns_inside_others(narrow, version, dictionary):
+def test_nulls_and_columns_inside_others(version, dictionary):
     values = [None, "one", None, *LONG, *[None] * 20, "two", *[f"{i}" for i in range(300)]]
     out = pa.BufferOutputStream()
     rows = [None if i % 7 == 3 and value is None else {"text": value} for i, value in enumerate(values)]
@@ -64,7 +66,8 @@ def test_nulls_and_columns_inside_others(narrow, version, dictionary):
         assert [reject.row for reject in got.rejects] == [i for i, value in enumerate(values) if value is None]
 
 
-def test_reading_on_from_after_any_block_gives_the_rest(narrow):
+@pytest.mark.usefixtures("narrow")
+def test_reading_on_from_after_any_block_gives_the_rest():
     data = formats.parquet([*LONG, *LONG, *DOCUMENTS], compression="zstd")
     with job_of({"a.parquet": data}, block_bytes=100, **SMALL) as (job, splitter):
         whole = mill_blocks(job, splitter)
@@ -92,8 +95,9 @@ def test_what_can_only_be_decoded_as_a_whole_is_told_with_what_to_do(monkeypatch
     assert got.counts["documents_rejected"] == len(LONG)
 
 
+@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd"])
-def test_damage_is_told_and_loses_nothing_silently(narrow, codec):
+def test_damage_is_told_and_loses_nothing_silently(codec):
     rng = random.Random(4)
     whole = formats.parquet([*LONG, *DOCUMENTS], compression=codec)
     for _ in range(25):
