@@ -35,6 +35,7 @@ ORDER = [
     "documents.jsonscan",
     "documents.jsonl",
     "documents.tables",
+    "documents.warc",
     "documents.columns",
     "documents.pages",
     "documents.longpages",

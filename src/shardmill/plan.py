@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shardmill.backlog import IN_MEMORY
-from shardmill.documents import columns, detect, jsonl, passages, tables, text
+from shardmill.documents import columns, detect, jsonl, passages, tables, text, warc
 from shardmill.documents.compression import Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
@@ -285,6 +285,8 @@ class _Source:
             case "csv" | "tsv":
                 delimiter = "," if self._format == "csv" else "\t"
                 yield from tables.read_parts(start, self._reader, base, rules, delimiter)
+            case "warc":
+                yield from warc.read_parts(start, self._reader, base, rules)
             case "parquet":
                 from shardmill.documents import parquet
 

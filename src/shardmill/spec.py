@@ -12,7 +12,7 @@ Eot = Literal["auto", "after", "before", "none"]
 Split = Literal["auto", "hash", "tail", "head", "first-shard"]
 Dtype = Literal["auto", "uint16", "uint32"]
 OnError = Literal["stop", "skip", "replace"]
-InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"]
+InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv", "warc"]
 Engine = Literal["auto", "gigatoken", "reference"]
 
 # Text without a single place to cut is cut by force after this many bytes. There must be a maximum: one such
@@ -139,5 +139,5 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "split": ("auto", "hash", "tail", "head", "first-shard"),
     "dtype": ("auto", "uint16", "uint32"),
     "on_error": ("stop", "skip", "replace"),
-    "input_format": ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"),
+    "input_format": ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv", "warc"),
 }
