@@ -15,13 +15,13 @@ IN_MEMORY = 4 << 20
 class Backlog:
     """A stretch of a stream: it grows at its end, and what is done with is dropped at its beginning."""
 
-    def __init__(self, path: str, folder: str | None) -> None:
+    def __init__(self, path: str, folder: str | None, start: int = 0) -> None:
         self._path, self._folder = path, folder
         self._chunks: deque[bytes] = deque()
-        self._memory = 0
+        self._memory = start
         """Where in the stream the chunks begin; what is before them lies in the file."""
         self._file: BinaryIO | None = None
-        self.start = self.end = 0
+        self.start = self.end = start
 
     def append(self, data: bytes) -> None:
         self._chunks.append(data)

@@ -106,7 +106,7 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--input-format",
-            type=click.Choice(["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"]),
+            type=click.Choice(["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv", "warc"]),
             default="auto",
             show_default=True,
             help="auto: each file by its name and its first bytes; .gz, .zst, .bz2 and .xz are seen in any case.",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shardmill.backlog import IN_MEMORY
-from shardmill.documents import columns, detect, jsonl, passages, tables, text
+from shardmill.documents import columns, detect, jsonl, passages, tables, text, warc
 from shardmill.documents.compression import Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
@@ -248,7 +248,7 @@ def _all_parts(
                     if done < 0:
                         done = source.spent(position)
                     spent = source.spent(part.after) if part.after.file == number else max(done, file.size or 0)
-                    yield part, spent - done, part.after
+                    yield part, spent - done, source.marked(part.after)
                     done = spent
                 if done < 0:
                     done = source.spent(position)
@@ -305,6 +305,7 @@ class _Source:
 
     def __init__(self, file: InputFile, reader: Reader, rules: TextRules) -> None:
         self._file = file
+        self._number = 0
         self._reader = detect.uncompressed(reader, max_window=rules.max_window, spool=rules.spool)
         self._format = detect.format_of(self._reader, rules.input_format)
         if rules.border is not None and (self._format == "arrow" or isinstance(self._reader, Decompressed)):
@@ -313,12 +314,17 @@ class _Source:
             )
 
     def parts(self, start: Position, base: int, rules: TextRules) -> Iterator[Part]:
+        self._number = start.file
+        if isinstance(self._reader, Decompressed):
+            self._reader.jump = (start.frame, start.frame_text)
         match self._format:
             case "jsonl":
                 yield from jsonl.read_parts(start, self._reader, base, rules)
             case "csv" | "tsv":
                 delimiter = "," if self._format == "csv" else "\t"
                 yield from tables.read_parts(start, self._reader, base, rules, delimiter)
+            case "warc":
+                yield from warc.read_parts(start, self._reader, base, rules)
             case "parquet":
                 from shardmill.documents import parquet
 
@@ -335,6 +341,13 @@ class _Source:
         if isinstance(self._reader, Decompressed):
             return self._reader.spent(position.offset)
         return position.offset
+
+    def marked(self, position: Position) -> Position:
+        """The same, with the place where a decompressor can begin, if there is one beside the file's beginning."""
+        if not isinstance(self._reader, Decompressed) or position.file != self._number:
+            return position
+        frame, text = self._reader.frame(position.offset)
+        return dataclasses.replace(position, frame=frame, frame_text=text)
 
     def _text(self, start: Position, base: int, rules: TextRules) -> Iterator[Part]:
         none = True

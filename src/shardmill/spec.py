@@ -15,7 +15,7 @@ Eot = Literal["auto", "after", "before", "none"]
 Split = Literal["auto", "hash", "tail", "head", "first-shard"]
 Dtype = Literal["auto", "uint16", "uint32"]
 OnError = Literal["stop", "skip", "replace"]
-InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"]
+InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv", "warc"]
 Engine = Literal["auto", "gigatoken", "reference"]
 # The names that registry.py knows, here for the command line, which must answer --help at once.
 FORMATS = (
@@ -176,5 +176,5 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "split": ("auto", "hash", "tail", "head", "first-shard"),
     "dtype": ("auto", "uint16", "uint32"),
     "on_error": ("stop", "skip", "replace"),
-    "input_format": ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"),
+    "input_format": ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv", "warc"),
 }

@@ -65,22 +65,41 @@ def test_a_row_group_whose_last_values_are_large_stays_within_the_smallest_budge
     mill_within(text, output, smallest(text, output, *ONE), *ONE)
 
 
-def test_a_value_that_is_too_large_to_hold_is_told_or_left_out(tmp_path, output):
-    rows = pa.table({"text": ["a"] * 1000}), pa.table({"text": ["z" * (150 * MB)]})
-    text = tmp_path / "rows.parquet"
-    with pq.ParquetWriter(text, rows[0].schema, compression="zstd", use_dictionary=False) as writer:
-        for table in rows:
+def one_large_value(folder, codec, *, first):
+    """A file whose only large value is 45 MB long, in the first row group or in a later one."""
+    tables = [pa.table({"text": ["a"] * 1000}), pa.table({"text": ["z y" * (15 * MB), "b"]})]
+    text = folder / "rows.parquet"
+    with pq.ParquetWriter(text, tables[0].schema, compression=codec, use_dictionary=first) as writer:
+        for table in reversed(tables) if first else tables:
             writer.write_table(table)
+    return text
+
+
+def test_a_value_that_is_too_large_to_hold_is_told_or_left_out(tmp_path, output):
+    text = one_large_value(tmp_path, "lz4", first=False)
     budget = smallest(text, output, *ONE)
     told = mill(text, output, budget, *ONE)
-    assert told.code == 1 and "row 1,000" in told.message and "150,000,0" in told.message
+    assert told.code == 1 and "row 1,000" in told.message and "45,000,0" in told.message
+    assert "write it with zstd" in told.message
     mill_within(text, output, budget, "--on-error", "skip", *ONE)
 
 
-@pytest.mark.parametrize("name", ["jsonl.zst", "csv", "csv.zst", "txt.zst"])
+@pytest.mark.parametrize(("codec", "first"), [("snappy", True), ("zstd", False)])
+def test_a_value_of_parquet_of_any_length_stays_within_the_smallest_budget(tmp_path, output, codec, first):
+    text = one_large_value(tmp_path, codec, first=first)
+    budget = smallest(text, output, *ONE)
+    assert budget < 400
+    made = mill_within(text, output, budget, *ONE)
+    lines = tmp_path / "lines.txt"
+    rows = [["a"] * 1000, ["z y" * (15 * MB), "b"]]
+    lines.write_text("\n".join(row for group in (reversed(rows) if first else rows) for row in group))
+    assert made.files["train.bin"] == mill_within(lines, output, 4096, *ONE, "--separator", "\\n").files["train.bin"]
+
+
+@pytest.mark.parametrize("name", ["jsonl.zst", "csv.zst", "txt.zst"])
 def test_a_record_of_any_length_stays_within_the_smallest_budget(tmp_path, output, name):
     """What cannot be read backwards is put on disk as long as it is needed."""
-    long = words(12 * MB)
+    long = words(8 * MB)
     rows = {
         "jsonl": "".join(json.dumps({"text": text}) + "\n" for text in ("a", long, "b")),
         "csv": f'text\na\n"{long}"\nb\n',

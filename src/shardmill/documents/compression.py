@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Literal, Protocol
 
 from shardmill.backlog import Backlog
+from shardmill.documents.snappy import Snappy
 from shardmill.reading import Reader
 
 if sys.version_info >= (3, 14):
@@ -20,7 +21,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-Compression = Literal["gzip", "zstd", "bzip2", "xz"]
+Compression = Literal["gzip", "zstd", "bzip2", "xz", "snappy"]
 SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 # What a decompressor may take for itself, unless the files were found to need more: the window of zstd -19.
 LEAST_WINDOW = 8 << 20
@@ -83,6 +84,8 @@ class Decompressed:
         self._kind = kind
         self._max_window = max_window
         self._done = 0
+        self.jump = (0, 0)
+        """A place to begin at, as frame told it to an earlier run, once all before it is done."""
         self._begin()
 
     @property
@@ -99,7 +102,15 @@ class Decompressed:
 
     def done_until(self, offset: int) -> None:
         self._done = max(self._done, offset)
+        frame, text = self.jump
+        if self._end < text <= self._done:  # what lies between is not needed
+            self._begin(frame, text)
+            self._done = offset
         self._drop()
+
+    def frame(self, offset: int) -> tuple[int, int]:
+        """The last place in the file where a decompressor can begin to get the text from offset on, and the text before it."""
+        return max((place for place in self._frames if place[1] <= offset), default=(0, 0))
 
     def spent(self, offset: int) -> int:
         """How many bytes of the file it took to get the text up to offset."""
@@ -120,16 +131,23 @@ class Decompressed:
     def _end(self) -> int:
         return self._kept.end
 
-    def _begin(self) -> None:
+    def _begin(self, frame: int = 0, text: int = 0) -> None:
         self.damage: str | None = None
         """Why the text ends where it does, when that is not its end."""
-        self._kept = Backlog(self.path, self._spool)
+        self._kept = Backlog(self.path, self._spool, text)
         self._done = 0
         self._at_end = False
-        self._input, self._read = b"", 0
-        self._taken: deque[tuple[int, int]] = deque([(0, 0)])
+        self._frames: deque[tuple[int, int]] = deque()
+        # Pieces of the file lie at the same places, wherever it is begun.
+        self._read = frame // _INPUT_BYTES * _INPUT_BYTES
+        self._input = b""
+        if frame:
+            self._source.done_until(self._read)
+            self._more_input()
+            self._input = self._input[frame % _INPUT_BYTES :]
+        self._taken: deque[tuple[int, int]] = deque([(text, self._read)])
         self._member: _Member | None = None
-        self._members = 0
+        self._members = int(frame > 0)
 
     def _advance(self) -> None:
         """Decompress a little more."""
@@ -177,12 +195,13 @@ class Decompressed:
         if not self._input:
             self._at_end = True
             return
-        if compression_of(self._input) != self._kind:
+        if compression_of(self._input) != self._kind and self._kind != "snappy":
             raise ValueError(f"after {self._members:,} whole parts something else follows")
-        if window_of(self._input) > self._max_window:
+        if self._kind != "snappy" and window_of(self._input) > self._max_window:
             raise ValueError(
                 f"it needs a window of {window_of(self._input) >> 20} MiB of memory, more than the files began with; decompress it first"
             )
+        self._frames.append((self._read - len(self._input), self._end))
         self._member = _new_member(self._kind)
         self._members += 1
 
@@ -193,6 +212,8 @@ class Decompressed:
         self._kept.drop(self._done - _LOOK_BACK)
         while len(self._taken) > 1 and self._taken[0][0] < self._done:
             self._taken.popleft()
+        while len(self._frames) > 1 and self._frames[1][1] <= self._done:
+            self._frames.popleft()
         self._source.done_until(max(0, self._read - _INPUT_BYTES))
 
 
@@ -242,3 +263,5 @@ def _new_member(kind: Compression) -> _Member:
             return bz2.BZ2Decompressor()
         case "xz":
             return lzma.LZMADecompressor()
+        case "snappy":  # a page of Parquet; files of it are not read
+            return Snappy()

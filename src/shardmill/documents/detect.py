@@ -20,6 +20,8 @@ FORMATS: dict[str, InputFormat] = {
     ".feather": "arrow",
     ".csv": "csv",
     ".tsv": "tsv",
+    ".warc": "warc",
+    ".wet": "warc",
 }
 TEXT = tuple(suffix for suffix, name in FORMATS.items() if name == "text")
 HEAD_BYTES = 4 << 10
@@ -100,7 +102,7 @@ def _by_content(head: bytes) -> InputFormat | None:
         return "arrow"
     if head.startswith(_ARROW_CONTINUES) and 0 < int.from_bytes(head[4:8], "little") < 1 << 28:
         return "arrow"
-    return None
+    return "warc" if head.startswith(b"WARC/1.") else None
 
 
 def _is_text(head: bytes) -> bool:

@@ -1,16 +1,17 @@
 """A column of a Parquet row group → the sizes of its pages, from their headers alone.
 
 The library allocates whatever a page header asks for, so it is looked at before: one value of a gigabyte is
-one page of a gigabyte. Headers are Thrift in its compact form; of their fields three are of interest.
+one page of a gigabyte. Headers are Thrift in its compact form; of their fields a few are of interest.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardmill.reading import Reader
 
 _HEADER_BYTES = 64 << 10
-_DATA_PAGES = (0, 3)
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +20,26 @@ class Page:
     """Bytes when decompressed."""
     compressed: int
     values: int
-    is_data: bool
+    kind: int
+    encoding: int
+    levels: int = 0
+    """Of a page of version 2: bytes before the values, never compressed, that tell which are null."""
+    packed: bool = True
+    """Of a page of version 2: whether the values are compressed at all."""
+    at: int = 0
+    """Where it begins, behind its header."""
+
+    @property
+    def is_dictionary(self) -> bool:
+        return self.kind == _DICTIONARY
+
+    @property
+    def is_data(self) -> bool:
+        return self.kind in (_DATA, _DATA_V2)
+
+    @property
+    def is_v2(self) -> bool:
+        return self.kind == _DATA_V2
 
 
 def pages_of(reader: Reader, start: int, length: int) -> Iterator[Page]:
@@ -35,10 +55,11 @@ def pages_of(reader: Reader, start: int, length: int) -> Iterator[Page]:
                 page = _page(thrift)
             except IndexError:
                 raise ValueError(f"there is no page header at byte {at:,}") from None
-        if page.size < 0 or page.compressed < 0 or page.values < 0:
+        if min(page.size, page.compressed, page.values, page.levels) < 0:
             raise ValueError(f"there is no page header at byte {at:,}")
-        yield page
-        at += thrift.at + page.compressed
+        at += thrift.at
+        yield dataclasses.replace(page, at=at)
+        at += page.compressed
 
 
 def _page(thrift: "_Thrift") -> Page:
@@ -46,9 +67,19 @@ def _page(thrift: "_Thrift") -> Page:
     kind, size, compressed = (found.get(i, -1) for i in (1, 2, 3))
     if not all(isinstance(value, int) for value in (kind, size, compressed)):
         raise ValueError("a page header has fields of the wrong type")
-    details = found.get({0: 5, 2: 7, 3: 8}.get(int(kind), 0), {})  # type: ignore[call-overload]
-    values = details.get(1, 0) if isinstance(details, dict) else 0
-    return Page(size=size, compressed=compressed, values=values, is_data=kind in _DATA_PAGES)  # type: ignore[arg-type]
+    details = found.get({_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}.get(int(kind), 0))  # type: ignore[call-overload]
+    told = details if isinstance(details, dict) else {}
+    number = {name: value for name, value in told.items() if isinstance(value, int)}
+    v2 = kind == _DATA_V2
+    return Page(
+        size=size,  # type: ignore[arg-type]
+        compressed=compressed,  # type: ignore[arg-type]
+        values=number.get(1, 0),
+        kind=kind,  # type: ignore[arg-type]
+        encoding=number.get(4 if v2 else 2, -1),
+        levels=number.get(5, 0) + number.get(6, 0) if v2 else 0,
+        packed=bool(number.get(7, True)),
+    )
 
 
 class _Thrift:

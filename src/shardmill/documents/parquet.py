@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.columns import File, Rows, RowsPart, TooLarge, choose_column, inside, parts_of
-from shardmill.documents.pages import pages_of
+from shardmill.documents.longpages import Chunk, obstacle, values_of
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Counted, Place, ValuePart
+from shardmill.documents.records import Counted, Place, ValuePart, long_parts
 from shardmill.documents.rules import TextRules
+from shardmill.documents.values import ValueReader
 from shardmill.errors import InputError
 from shardmill.names import show
 from shardmill.reading import Reader
@@ -20,6 +21,8 @@ from shardmill.reading import Reader
 _BUFFER_BYTES = 256 << 10
 _MOST_ROWS = 1024
 _MOST_FOOTER = 64 << 20
+# A larger page is read a little at a time, by slower code, where its encoding allows it.
+MOST_HELD = 32 << 20
 # A column of a row group up to this size is read without looking at its pages first.
 _SMALL_BYTES = 2 << 20
 _FAILURES = (pa.ArrowException, OSError, TooLarge, MemoryError, ValueError, OverflowError, KeyError)
@@ -59,13 +62,15 @@ def rows(reader: Reader, field: str) -> int:
 
 
 def largest_page(reader: Reader, field: str) -> int:
-    """The largest page in the first row group: what must be held at once, if the others are like it."""
+    """The largest page in the first row group that must be held at once, if the others are like it."""
     column = _open(reader, 0, 0, field)
     if not column.file.metadata.num_row_groups:
         return 0
     try:
-        chunk = _chunk(column.file.metadata.row_group(0), column.path)
-        return max((max(page.size, page.compressed) for page in _pages(reader, chunk)), default=0)
+        chunk = _chunk(column, 0)
+        pages = [(max(page.size, page.compressed), obstacle(chunk, page)) for page in chunk.pages()]
+        streamed = all(reason is None for _, reason in pages)
+        return max((min(size, MOST_HELD) if streamed else size for size, _ in pages), default=0)
     except _FAILURES:
         return 0
 
@@ -99,15 +104,18 @@ def _group(
     failure: Exception | None = None
     for careful in (False, True):
         try:
-            rows = 1 if careful else _rows_at_once(column, group, rules)
             seen = first
-            for batch in column.file.iter_batches(rows, row_groups=[group], columns=[column.path], use_threads=False):
-                skipped = min(max(0, at - seen), len(batch))
-                seen += len(batch)
-                if skipped < len(batch):
-                    array = inside(batch.column(0), column.names).slice(skipped)
-                    yield from parts_of(array, of, at, begin, rules)
-                    at, begin = seen, 0
+            for values in _values(column, group, rules, careful=careful):
+                length = 1 if isinstance(values, ValueReader) else len(values)
+                skipped = min(max(0, at - seen), length)
+                seen += length
+                if skipped == length:
+                    continue
+                if isinstance(values, ValueReader):
+                    yield from _long(values, of, at, begin, rules)
+                else:
+                    yield from parts_of(values.slice(skipped), of, at, begin, rules)
+                at, begin = seen, 0
             if at == first + count:
                 return
             failure = ValueError(f"there are {at - first:,} rows instead of {count:,}")
@@ -126,32 +134,64 @@ def _group(
     )
 
 
-def _rows_at_once(column: _Column, group: int, rules: TextRules) -> int:
-    """As many rows as make about a block, by the page with the longest values. Raises TooLarge for a page that is."""
+def _long(value: ValueReader, of: Rows, row: int, begin: int, rules: TextRules) -> Iterator[ValuePart | Counted]:
+    here, after = of.position(row, begin), of.position(row + 1)
+    return long_parts(value, here, after, Place(path=of.path, row=row), of.base + of.spent(row), rules)
+
+
+def _values(column: _Column, group: int, rules: TextRules, *, careful: bool) -> Iterator[Any]:
+    """The values of a row group in order, in arrays; where pages are too large for that, long ones by themselves.
+
+    Raises TooLarge for a page that can only be decoded as a whole, and is too large to hold.
+    """
+    chunk = _chunk(column, group)
+    rows = _rows_at_once(column, group, chunk, rules)
+    if not rows:
+        yield from values_of(chunk, rules)
+        return
+    rows = 1 if careful else rows
+    for batch in column.file.iter_batches(rows, row_groups=[group], columns=[column.path], use_threads=False):
+        yield inside(batch.column(0), column.names)
+
+
+def _rows_at_once(column: _Column, group: int, chunk: Chunk, rules: TextRules) -> int:
+    """As many rows as make about a block, by the page with the longest values; 0: a page is too large to hold."""
     meta = column.file.metadata.row_group(group)
-    chunk = _chunk(meta, column.path)
-    mean = int(chunk.total_uncompressed_size) // max(1, int(meta.num_rows))
-    if chunk.total_uncompressed_size > _SMALL_BYTES:
-        for page in _pages(column.reader, chunk):
-            if max(page.size, page.compressed) > rules.max_held:
-                raise TooLarge(
-                    f"a page of {max(page.size, page.compressed):,} bytes would have to be held at once, and there is room for {rules.max_held:,}; write the file with smaller pages"
-                )
-            mean = max(mean, page.size // max(1, page.values))
-    return max(1, min(_MOST_ROWS, rules.block_bytes // max(1, mean)))
+    size = sum(int(meta.column(i).total_uncompressed_size) for i in _numbers(meta, column.path))
+    mean = size // max(1, int(meta.num_rows))
+    large, reasons = 0, set()
+    for page in chunk.pages() if size > _SMALL_BYTES else ():
+        large = max(large, page.size, page.compressed)
+        reasons.add(obstacle(chunk, page))
+        mean = max(mean, page.size // max(1, page.values))
+    if large <= rules.max_held:
+        return max(1, min(_MOST_ROWS, rules.block_bytes // max(1, mean)))
+    reason = next((reason for reason in reasons if reason is not None), None)
+    if reason is not None:
+        raise TooLarge(
+            f"a page of {large:,} bytes would have to be held at once, and there is room for {rules.max_held:,}; {reason}, or with smaller pages"
+        )
+    return 0
 
 
-def _chunk(meta: Any, path: str) -> Any:
-    for i in range(meta.num_columns):
-        if meta.column(i).path_in_schema == path:
-            return meta.column(i)
-    raise KeyError(f"row group without the column {path!r}")
+def _chunk(column: _Column, group: int) -> Chunk:
+    meta = column.file.metadata.row_group(group)
+    for i in _numbers(meta, column.path):
+        found, kind = meta.column(i), column.file.schema.column(i)
+        starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else None]
+        return Chunk(
+            reader=column.reader,
+            start=min(place for place in starts if place),
+            length=found.total_compressed_size,
+            codec=found.compression,
+            max_level=kind.max_definition_level,
+            is_bytes=kind.physical_type == "BYTE_ARRAY",
+        )
+    raise KeyError(f"row group without the column {column.path!r}")
 
 
-def _pages(reader: Reader, chunk: Any) -> Any:
-    starts = [chunk.data_page_offset, chunk.dictionary_page_offset if chunk.has_dictionary_page else None]
-    start = min(place for place in starts if place)
-    return pages_of(reader, start, chunk.total_compressed_size)
+def _numbers(meta: Any, path: str) -> list[int]:
+    return [i for i in range(meta.num_columns) if meta.column(i).path_in_schema == path]
 
 
 def _brief(error: Exception | None) -> str:

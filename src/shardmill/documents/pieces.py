@@ -17,6 +17,9 @@ class Position:
     offset: int = 0
     begin: int = 0
     record: int = 0
+    frame: int = 0
+    frame_text: int = 0
+    """Of a compressed file: the last place before it where a decompressor can begin, and the text before that."""
 
 
 BEGINNING = Position()

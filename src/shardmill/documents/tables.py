@@ -22,7 +22,7 @@ _COLUMNS_TOLD = 20
 _LONGEST_HEADER = 1 << 20
 _LONGEST_FIELD = (1 << 31) - 1
 _QUOTE = ord('"')
-_QUOTES = re.compile(b'"')
+_INSIDE = re.compile(b'(?:[^"]+|"")*')
 _UNCLOSED = "a quote is not closed"
 
 
@@ -255,7 +255,7 @@ class _LongRow:
         self._first = self._base = at
         self._buffer, self._at = b"", 0
         self._lines = 0
-        self._ends = re.compile(b"[\r\n" + re.escape(delimiter.encode()) + b"]")
+        self._outside = re.compile(b"[^\r\n" + re.escape(delimiter.encode()) + b"]*")
 
     def find(self, line: int, column: int) -> Row:
         """The row, with the place of the value in its column."""
@@ -291,14 +291,15 @@ class _LongRow:
         """Pass over a value; where it lies, between its quotes if it has them."""
         if self._peek() != _QUOTE:
             start = self._base + self._at
-            self._skip_to(self._ends)
+            self._skip(self._outside)
             return start, self._base + self._at, False
         self._at += 1
         start = self._base + self._at
         while True:
-            if not self._skip_to(_QUOTES):
+            self._skip(_INSIDE)
+            if self._peek() is None:
                 raise Broken(_UNCLOSED)
-            self._at += 1
+            self._at += 1  # the last quote, or the first of two that lie in two windows
             if self._peek() != _QUOTE:
                 return start, self._base + self._at - 1, True
             self._at += 1
@@ -315,19 +316,20 @@ class _LongRow:
         self._lines += 1
 
     def _pass_line(self) -> None:
-        if self._skip_to(re.compile(self._newline)):
+        self._skip(re.compile(b"[^" + self._newline + b"]*"))
+        if self._peek() is not None:
             self._at += 1
         self._lines += 1
 
-    def _skip_to(self, pattern: re.Pattern[bytes]) -> bool:
-        """Whether it is found; each line that ends before it is counted."""
-        while True:
-            found = pattern.search(self._buffer, self._at)
-            end = len(self._buffer) if found is None else found.start()
-            self._lines += self._buffer.count(self._newline, self._at, end)
-            self._at = end
-            if found is not None or self._peek() is None:
-                return found is not None
+    def _skip(self, pattern: re.Pattern[bytes]) -> None:
+        """Pass over what matches; each line that ends in it is counted."""
+        while self._peek() is not None:
+            found = pattern.match(self._buffer, self._at)
+            assert found is not None
+            self._lines += self._buffer.count(self._newline, self._at, found.end())
+            self._at = found.end()
+            if self._at < len(self._buffer):
+                return
 
     def _peek(self) -> int | None:
         if self._at == len(self._buffer):

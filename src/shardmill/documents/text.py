@@ -273,6 +273,7 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
 
 def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
     at, begin = start.offset, start.begin
+    reader.done_until(begin)
     dropped = at > begin and rules.wanted is not None and not rules.wanted(_head(reader, begin, rules))
     reader.done_until(at)
     while True:
