@@ -121,6 +121,7 @@ def prepare(
         left = folder.left_behind(job, overwrite=overwrite)
         if store is not None:
             left = folder.still_there(store, left, overwrite=overwrite)
+            store.drop_unfinished(format.owns)
         limits = with_staging_limit(job, limits, written=left.bytes if left else 0)
         warning = check_space(job, limits, written=left.bytes if left else 0)
         if left is None:
