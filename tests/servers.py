@@ -1,5 +1,6 @@
 """Servers on this machine that speak the real protocols, well and badly: bytes cross a socket."""
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -138,14 +139,14 @@ class Proxy(Handler):
                 return self.answer(200, b"x" * 100, fault=fault)
         if self.command == "PUT":
             time.sleep(getattr(self.owner, "delay", 0.0))
-        other = http.client.HTTPConnection(urlsplit(self.owner.target).netloc, timeout=30)
-        other.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in self.headers.items():
-            other.putheader(name, value)
-        other.endheaders(body)
-        answer = other.getresponse()
-        data = answer.read()
-        other.close()
+        host = urlsplit(self.owner.target).netloc
+        with contextlib.closing(http.client.HTTPConnection(host, timeout=30)) as other:
+            other.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                other.putheader(name, value)
+            other.endheaders(body)
+            with other.getresponse() as answer:
+                data = answer.read()
         self.send_response(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in ("transfer-encoding", "connection", "server", "date"):

@@ -109,12 +109,13 @@ def prepare(
         begun = folder.unfinished(output)
         return None if overwrite else folder.completed(folder.look(output, store), asked, files, begun=begun)
 
-    if (complete := completed()) is not None and not folder.unfinished(output):
+    left_over = folder.unfinished(output) or (store is not None and output.exists())
+    if (complete := completed()) is not None and not left_over:
         return Result(output=result, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
     report(_progress("loading", sum(file.size or 0 for file in files), Done()))
     job = make_job(spec, files, tokenizer, limits)
-    with locked(output):
+    with locked(output, temporary=store is not None):
         if (complete := completed()) is not None:
             folder.tidy(output, store, format)
             return Result(output=result, manifest=complete, run={}, notes=(), already_complete=True)
@@ -130,8 +131,6 @@ def prepare(
         made, done = _run(job, limits, log, left, store, report)
         run = _run_report(job, done, time.perf_counter() - started)
         folder.conclude(output, store, made, run)
-    if store is not None:
-        storage.remove_if_empty(output)
     return Result(
         output=result, manifest=made, run=run, notes=tuple(note for note in (warning, *_notes(job, made)) if note)
     )
