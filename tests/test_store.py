@@ -288,14 +288,16 @@ def test_the_command_tells_the_address_and_no_secret(text, tmp_path, faulty):
 
 
 @pytest.mark.usefixtures("aws_login")
-def test_ctrl_c_does_not_wait_for_the_store(text, tmp_path, faulty):
-    """Not even when the work waits for room, and a put hangs."""
-    args = ["prepare", str(text), "-o", "s3://mill/held", "--format", "shards", "--shard-tokens", "2000"]
-    command = [Path(sys.executable).with_name("shardmill"), *args, "--staging", "stage", "-q"]
+@pytest.mark.parametrize("room", ["900K", "9M"])  # the work waits for room; all is milled
+def test_ctrl_c_does_not_wait_for_the_store(tmp_path, faulty, room):
+    (tmp_path / "a.txt").write_text("\n".join(DOCUMENTS * 100))
+    args = ["prepare", "a.txt", "-o", f"s3://mill/held{room}", "--format", "shards", "--shard-tokens", "100k"]
+    command = [Path(sys.executable).with_name("shardmill"), *args, "--staging", "stage", "-q", "--max-staging", room]
     faulty.faults = [("PUT", "train-0000", Fault("stall", 0, seconds=30)) for _ in range(100)]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while len(faulty.faults) > 98 and process.poll() is None:
         time.sleep(0.02)
+    time.sleep(0.5)
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=30)
@@ -303,4 +305,4 @@ def test_ctrl_c_does_not_wait_for_the_store(text, tmp_path, faulty):
     assert time.monotonic() - started < 5
     faulty.faults = []
     assert subprocess.run(command, cwd=tmp_path, timeout=60).returncode == 0
-    assert shardmill.verify("s3://mill/held").ok
+    assert shardmill.verify(f"s3://mill/held{room}").ok

@@ -10,7 +10,11 @@ from servers import Proxy, Server
 from shardmill.storage import STEPS, STORE_STEPS
 
 KILLED = -9
-SHARDS = ["--format", "shards", "--shard-tokens", "2000", "--index", "--max-staging", "60000"]
+# Shards of llm.c may change longer: the last is joined to the one before it.
+FORMATS = {
+    "shards": ["--format", "shards", "--shard-tokens", "2000", "--index", "--max-staging", "60000"],
+    "llmc": ["--format", "llmc", "--shard-tokens", "3000", "--split", "hash", "--max-staging", "120000"],
+}
 # What a folder has and a store has not: files get their final names there when they are put.
 ONLY_FOLDERS = {"file-named", "names-synced", "old-result-removed"}
 
@@ -29,11 +33,16 @@ def store(s3_server):
 
 
 @pytest.fixture(scope="module")
-def expected(inputs):
-    """What a folder gets."""
-    (done,) = drive(inputs, [{"args": command("running", *SHARDS, output="near")}])
-    assert done["code"] == 0, done["stderr"]
-    return result(inputs, "near")
+def near(inputs):
+    """What a folder gets, in each format."""
+    done = drive(inputs, [{"args": command("running", *options, output=name)} for name, options in FORMATS.items()])
+    assert [end["code"] for end in done] == [0] * len(FORMATS), [end["stderr"] for end in done]
+    return {name: result(inputs, name) for name in FORMATS}
+
+
+@pytest.fixture
+def expected(near):
+    return near["shards"]
 
 
 def stored(store, name):
@@ -43,9 +52,9 @@ def stored(store, name):
     return {name: None if name == "run.json" else content for name, content in data.items()}
 
 
-def go(inputs, store, name, ways, *options, limits=ORDERLY):
+def go(inputs, store, name, ways, *options, limits=ORDERLY, format="shards"):
     """The same command over and over: what happens to each run, and at last nothing."""
-    args = command("running", *SHARDS, "--staging", "stage", *options, output=f"s3://mill/kills/{name}")
+    args = command("running", *FORMATS[format], "--staging", "stage", *options, output=f"s3://mill/kills/{name}")
     store.requests.clear()
     done = drive(inputs, [{"args": args, "limits": limits, **way} for way in [*ways, {}]])
     assert all(end["code"] in (0, KILLED) for end in done) and done[-1]["code"] == 0, [end["stderr"] for end in done]
@@ -88,13 +97,14 @@ def test_a_kill_at_any_step_costs_no_byte(inputs, store, expected):
     assert not list((inputs / "stage").iterdir())
 
 
-def test_kills_at_random_moments_cost_no_byte(inputs, store, expected):
-    chance = random.Random(1)
+@pytest.mark.parametrize("format", FORMATS)
+def test_kills_at_random_moments_cost_no_byte(inputs, store, near, format):
+    chance = random.Random(format)
     loose = {"checkpoint_seconds": 0.0, "checkpoint_bytes": 6000, "block_bytes": 3000}
-    ways = [{"after": chance.uniform(0.3, 1.2)} for _ in range(5)]
-    go(inputs, store, "moments", ways, limits=loose)
-    assert stored(store, "moments") == expected
-    check_order(store, expected)
+    ways = [{"after": chance.uniform(0.3, 1.0)} for _ in range(3)] + [{"kill": ["staged-removed", 2]}]
+    go(inputs, store, f"moments-{format}", ways, limits=loose, format=format)
+    assert stored(store, f"moments-{format}") == near[format]
+    check_order(store, near[format])
 
 
 def test_a_kill_while_an_older_result_is_replaced(inputs, store, expected):
