@@ -1,6 +1,8 @@
 """Servers on this machine that speak the real protocols, well and badly: bytes cross a socket."""
 
+import contextlib
 import hashlib
+import http.client
 import json
 import re
 import socket
@@ -116,6 +118,46 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+class Proxy(Handler):
+    """Between a client and another server: hands everything on, but for the faults, and keeps what was asked for.
+
+    owner.target is the other server; owner.faults a list of (method, part of the path, Fault), each used up once;
+    owner.requests are (method, path, length of the body); owner.delay the seconds that every PUT takes longer.
+    """
+
+    def do_GET(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        self.owner.requests.append((self.command, unquote(self.path), length))
+        for number, (method, part, fault) in enumerate(self.owner.faults):
+            if method == self.command and part in unquote(self.path):
+                del self.owner.faults[number]
+                if fault.kind == "status":
+                    return self.answer(fault.status, b"", fault.headers)
+                return self.answer(200, b"x" * 100, fault=fault)
+        if self.command == "PUT":
+            time.sleep(getattr(self.owner, "delay", 0.0))
+        host = urlsplit(self.owner.target).netloc
+        with contextlib.closing(http.client.HTTPConnection(host, timeout=30)) as other:
+            other.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                other.putheader(name, value)
+            other.endheaders(body)
+            with other.getresponse() as answer:
+                data = answer.read()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection", "server", "date"):
+                self.send_header(name, value)
+        if "Content-Length" not in answer.headers and answer.status != 204:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        return None
+
+    do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 
 
 class Hub(Handler):

@@ -203,6 +203,10 @@ def _sum(corpus):
     return int(corpus["train"][:].sum(dtype=np.int64))
 
 
+def remote_threads():
+    return sum(thread.name == "shardmill-ahead" for thread in threading.enumerate())
+
+
 def test_reading_in_order_takes_few_requests_and_little_memory(tmp_path):
     """A far file of 64 MB, read document by document: one request for a stretch, and no more held than is read ahead."""
     tokens = np.random.default_rng(0).integers(0, 50000, 32 << 20, dtype=np.uint16)
@@ -223,4 +227,9 @@ def test_reading_in_order_takes_few_requests_and_little_memory(tmp_path):
                 shelf = train.files[0].file.shelf
                 held.append(sum(len(c) for _, r in shelf._idle if r._stretch for c in list(r._stretch._chunks)))
         assert count == len(tokens) and len(server.requests) < 10, len(server.requests)
+        chance, before = random.Random(2), remote_threads()
+        for _ in range(150):
+            at = chance.randrange(len(tokens))
+            assert np.array_equal(train[at : at + 1024], tokens[at : at + 1024])
+        assert remote_threads() <= max(4, before), "readers that are not kept are closed"
     assert max(held) <= 2 * (remote.READ_AHEAD + 2 * remote.LOOK_BACK)

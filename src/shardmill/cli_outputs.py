@@ -58,7 +58,7 @@ def verify(
     """Check a finished result: every byte against its checksum, every id against the vocabulary.
 
     With --source the text is milled again, without writing anything, and compared token by token.
-    Exits with 0 only if all is well.
+    FOLDER may be an address: s3://, gs://, hf://datasets/ or https://. Exits with 0 only if all is well.
     """
     import shardmill
 
@@ -135,6 +135,7 @@ def merge(sources: tuple[str, ...], output: str, as_json: bool, **options: Any) 
     """Join outputs of the same tokenizer and format into one.
 
     Train tokens follow each other in the order given, val tokens likewise. Nothing is encoded again.
+    An OUTPUT may be an address, such as s3://BUCKET/FOLDER; the result goes to a disk.
     """
     import shardmill
 
@@ -176,7 +177,8 @@ def convert(
 ) -> None:
     """Write an output in another format, without encoding anything again.
 
-    FOLDER is an output of shardmill, or holds files of one of the formats that another program made.
+    FOLDER is an output of shardmill, also at an address such as s3://BUCKET/FOLDER, or holds files of one of
+    the formats that another program made.
     """
     import shardmill
     from shardmill.foreign import Claims
@@ -197,7 +199,8 @@ def convert(
 def inspect(source: str, documents: int, as_json: bool) -> None:
     """Say what is in an output: tokens, documents, their lengths, the most frequent tokens; and show some.
 
-    On a terminal the tokens of a document have colours in turn.
+    On a terminal the tokens of a document have colours in turn. OUTPUT may be an address: s3://, gs://,
+    hf://datasets/ or https://.
     """
     import shardmill
     from shardmill.inspection import printable, statistics

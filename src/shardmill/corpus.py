@@ -216,9 +216,11 @@ def open_corpus(folder: str | Path) -> Corpus:
 
     Of files on this machine the headers are compared too.
     """
-    shelf = open_shelf(folder)
-    made = manifest.of(shelf)
-    folder = shelf.place
+    return corpus_of(open_shelf(folder))
+
+
+def corpus_of(shelf: Shelf) -> Corpus:
+    made, folder = manifest.of(shelf), shelf.place
     if made is None:
         if shelf.size(journal.NAME) is not None:
             raise InputError(f"{show(folder)}: the job there is not finished; run its command again, it goes on")

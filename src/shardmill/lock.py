@@ -17,8 +17,11 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make the folder and hold it. The lock ends with the process, however that ends; an empty folder is removed again."""
+def locked(folder: Path, *, temporary: bool = False) -> Iterator[None]:
+    """Make the folder and hold it. The lock ends with the process, however that ends.
+
+    A new folder is removed again if it stays empty; a temporary one whenever it is.
+    """
     new = not folder.exists()
     storage.make_folder(folder)
     path = folder / NAME
@@ -29,7 +32,7 @@ def locked(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             os.unlink(path)  # while it is held: whoever opened it meanwhile sees that it is gone, and opens anew
         os.close(fd)
-        if new:
+        if new or temporary:
             storage.remove_if_empty(folder)
 
 

@@ -110,18 +110,20 @@ def prepare(
         begun = folder.unfinished(output)
         return None if overwrite else folder.completed(folder.look(output, store), asked, files, begun=begun)
 
-    if (complete := completed()) is not None and not folder.unfinished(output):
+    left_over = folder.unfinished(output) or (store is not None and output.exists())
+    if (complete := completed()) is not None and not left_over:
         return Result(output=result, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
     report(_progress("loading", files.total_bytes, Done()))
     job = make_job(spec, files, tokenizer, limits)
-    with locked(output):
+    with locked(output, temporary=store is not None):
         if (complete := completed()) is not None:
             folder.tidy(output, store, format)
             return Result(output=result, manifest=complete, run={}, notes=(), already_complete=True)
         left = folder.left_behind(job, overwrite=overwrite)
         if store is not None:
             left = folder.still_there(store, left, overwrite=overwrite)
+            store.drop_unfinished(format.owns)
         limits = with_staging_limit(job, limits, written=left.bytes if left else 0)
         warning = check_space(job, limits, written=left.bytes if left else 0)
         if left is None:
@@ -130,8 +132,6 @@ def prepare(
         made, done = _run(job, limits, log, left, store, report)
         run = _run_report(job, done, time.perf_counter() - started)
         folder.conclude(output, store, made, run)
-    if store is not None:
-        storage.remove_if_empty(output)
     return Result(
         output=result, manifest=made, run=run, notes=tuple(note for note in (warning, *_notes(job, made)) if note)
     )

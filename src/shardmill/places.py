@@ -110,6 +110,8 @@ class Places:
                 f"{show(url)}: {scheme}:// is not read; give a path, or a URL that begins with hf://, s3://, gs:// or https://"
             )
         trying = Patience(shown, self._patience, stop)
+        if done == "write":  # it was looked at before, so its name is right
+            trying.arrived()
         while True:
             try:
                 return act(opening(url))

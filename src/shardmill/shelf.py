@@ -124,23 +124,22 @@ class LocalShelf:
 class RemoteShelf:
     """A prefix of a store, a folder of the hub, or of the web, where names cannot be listed and are asked for one by one."""
 
-    def __init__(self, url: str, patience: float) -> None:
+    def __init__(self, url: str, patience: float, places: Places | None = None) -> None:
         if any(magic in url.partition("://")[2] for magic in "*["):
             raise UsageError(f"{show(url)}: name one folder, without * or [")
         self.place = without_secrets(url).rstrip("/")
         self._url, self._patience = url, patience
         self._known: dict[str, str] = {}
-        self._begin()
+        self._begin(places or Places(patience))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteShelf, (self._url, self._patience)
 
-    def _begin(self) -> None:
+    def _begin(self, places: Places) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._session: Any = None
         self._idle: list[tuple[str, RemoteReader]] = []
-        self._places = Places(self._patience)
-        self._listed = self._places.folder(self._url)
+        self._places, self._listed = places, places.folder(self._url)
         self._found: dict[str, Remote] = {}
 
     def path(self, name: str) -> str:
@@ -171,7 +170,7 @@ class RemoteShelf:
 
     def _remote(self, name: str) -> Remote:
         if self._pid != os.getpid():  # forked: neither threads nor connections nor file systems came along
-            self._begin()
+            self._begin(Places(self._patience))
         if self._listed is not None:
             found = self._listed.get(name)
         elif name in self._found:

@@ -41,7 +41,7 @@ class Store:
     def look(self) -> Shelf | None:
         """What is there now; None: nothing."""
         try:
-            return RemoteShelf(self.url, self._patience)
+            return RemoteShelf(self.url, self._patience, self._places)
         except Missing:
             return None
         except InputError as e:
@@ -70,6 +70,23 @@ class Store:
                 place.fs.rm_file(f"{place.path}/{name}")
 
         self._attempt(name, act)
+
+    def drop_unfinished(self, ours: Callable[[str], bool]) -> None:
+        """Parts that a killed run had put of files of ours: they are seen by nobody, and paid for."""
+
+        def act(place: Opened) -> None:
+            bucket, _, prefix = place.path.partition("/")
+            prefix = f"{prefix}/" if prefix else ""
+            found = place.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+            for begun in found.get("Uploads", ()):
+                if ours(begun["Key"].removeprefix(prefix)):
+                    place.fs.call_s3(
+                        "abort_multipart_upload", Bucket=bucket, Key=begun["Key"], UploadId=begun["UploadId"]
+                    )
+
+        if self.url.lower().startswith("s3://"):
+            with contextlib.suppress(OutputError):  # who may not do this may put all the same
+                self._attempt("", act)
 
     def check_writable(self) -> None:
         """Find out now, not after hours, that files are not taken. The probe stays where nothing may be removed."""

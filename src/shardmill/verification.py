@@ -108,7 +108,7 @@ def verify(
         problems += _check_file(shelf, made, file, lambda read: report(done + read, total))  # noqa: B023
         done += file.bytes
     problems += _check_counts(shelf, made)
-    problems += _check_ends(output) if not problems else []
+    problems += _check_ends(shelf) if not problems else []
     checked = Verified(
         output=folder, problems=tuple(problems[:_MOST_PROBLEMS]), files=len(listed), bytes=total, tokens=made.tokens
     )
@@ -211,10 +211,10 @@ def _check_counts(shelf: Shelf, made: Manifest) -> list[Problem]:
     return problems
 
 
-def _check_ends(folder: str | Path) -> list[Problem]:
+def _check_ends(shelf: Shelf) -> list[Problem]:
     """Where there is an index: documents end in order, within the tokens, and the last with them."""
     try:
-        for split in corpus.open_corpus(folder).splits.values():
+        for split in corpus.corpus_of(shelf).splits.values():
             if split.ends is not None:
                 last = max((int(some[-1]) for some in ends.chunks(split.ends) if len(some)), default=0)
                 if last != len(split):

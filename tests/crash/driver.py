@@ -199,6 +199,10 @@ def _fail_block(nth, error):
 
 def main():
     runs = json.loads(Path(sys.argv[1]).read_text())
+    if any(arg.startswith("s3://") for run in runs for arg in run["args"]):
+        import aiobotocore.session  # noqa: F401  what a store needs takes a second to load
+        import requests  # noqa: F401
+        import s3fs  # noqa: F401
     keep_engines(*{engine for engine in ("gigatoken", "reference") if any(engine in run["args"] for run in runs)})
     sys.stdout.write(json.dumps([run(wanted) for wanted in runs]))
 
