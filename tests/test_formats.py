@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import reference
+import shardmill
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import TemporaryError, UsageError
 from shardmill.formats import files as growing
@@ -50,6 +51,10 @@ def names(folder):
 
 def stream(side):
     return reference.tokens("r50k_base", DOCUMENTS, eot=50256, side=side)
+
+
+def test_the_command_line_knows_the_formats_of_the_registry():
+    assert tuple(registry.FORMATS) == shardmill.spec.FORMATS
 
 
 def test_p1_nanogpt_and_shards_are_bare_integers(tmp_path):
@@ -152,7 +157,7 @@ def test_d1_d2_datatrove(tmp_path):
     assert names(folder) == {"train.ds", "train.ds.index", "train.ds.metadata"}
     assert (folder / "train.ds").read_bytes() == struct.pack("<5H", 15496, 995, 50256, 15496, 50256)
     assert (folder / "train.ds.index").read_bytes() == struct.pack("<2Q", 3, 5)
-    assert (folder / "train.ds.metadata").read_text() == "r50k_base|2\n5\n5.00 T"
+    assert (folder / "train.ds.metadata").read_text() == "openai-community/gpt2|2\n5\n5.00 T"
 
 
 def test_o1_o2_olmo(tmp_path):
@@ -163,6 +168,22 @@ def test_o1_o2_olmo(tmp_path):
     source = tmp_path / "a.txt"
     rows = [gzip.decompress((folder / f"train-0000{i}.csv.gz").read_bytes()).decode() for i in (0, 1)]
     assert rows == [f"0,3,0,{source},0\r\n3,4,1,{source},12\r\n", f"0,1,1,{source},12\r\n"]
+
+
+def test_o2_rows_of_many_blocks_and_of_odd_names(tmp_path):
+    """O2: a name with a comma is quoted, one that is no UTF-8 stands there as it is; blocks of 65,535 bytes."""
+    odd = [os.fsdecode(b"a, \xff.txt"), os.fsdecode(b'b".txt')]
+    for name in odd:
+        (tmp_path / name).write_text("Hello\n" * 3000)
+    spec = Spec(inputs=[tmp_path / name for name in odd], output=tmp_path / "out", separator="\\n", format="olmo", val_fraction=0)  # fmt: skip
+    prepare(spec, limits=Limits(engine="gigatoken", workers=1))
+    data = (tmp_path / "out/train-00000.csv.gz").read_bytes()
+    assert data[10:15] == struct.pack("<BHH", 0, 65535, 0)
+    folder = os.fsencode(tmp_path)
+    names = [b'"%s/a, \xff.txt"' % folder, b'"%s/b"".txt"' % folder]
+    assert gzip.decompress(data) == b"".join(
+        b"%d,%d,%d,%b,%d\r\n" % (2 * i, 2 * i + 2, i, names[i // 3000], 6 * (i % 3000)) for i in range(6000)
+    )
 
 
 def test_i1_i2_the_index_and_where_documents_came_from(tmp_path):

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from shardmill.backlog import IN_MEMORY
 from shardmill.documents import columns, detect, jsonl, passages, tables, text, warc
 from shardmill.documents.compression import Decompressed
@@ -39,7 +42,7 @@ class Checked(Protocol):
     def place_of(self, piece: int, offset: int, /) -> str:
         """Where a piece stands, in words."""
 
-    def origins(self, found: Pieces, /) -> list[int]:
+    def origins(self, found: Pieces, /) -> list[int] | npt.NDArray[np.int64]:
         """Of each piece, the byte of the file, or the number of the line or row, where its document begins."""
 
 
