@@ -95,7 +95,7 @@ def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenize
     """The cheap questions: what there is to read, with which tokenizer, and whether the choices go together."""
     registry.check(spec)
     limits = limits or Limits()
-    files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.resolved_memory())
+    files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.most_memory())
     mode, fraction = _val_choice(spec)
     if files.pipes and mode != "hash" and fraction:
         raise UsageError(

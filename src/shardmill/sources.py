@@ -107,16 +107,16 @@ def _without_doubles(files: InputFiles) -> InputFiles:
     )
     order = np.argsort(hashes, kind="stable")
     alike = np.flatnonzero(np.diff(hashes[order]) == 0)
-    doubles: set[int] = set()
+    double = np.zeros(len(files), np.bool_)
     first = 0
-    for place in alike.tolist():
+    for place in alike.data:
         first = first if place and hashes[order[place]] == hashes[order[place - 1]] else place
         number = int(order[place + 1])
         if any(_identity(files[int(other)]) == _identity(files[number]) for other in order[first : place + 1]):
             if files[number].once:
                 raise UsageError(f"{show(files[number].path)}: is named twice, and can be read only once; name it once")
-            doubles.add(number)
-    return InputFiles(file for number, file in enumerate(files) if number not in doubles) if doubles else files
+            double[number] = True
+    return InputFiles(itertools.compress(files, ~double)) if double.any() else files
 
 
 def _identity(file: InputFile) -> str:
@@ -240,17 +240,25 @@ def _files_in(folder: str, search: _Search) -> Iterator[str]:
 
 def _walk(folder: str, search: _Search) -> Iterator[str]:
     """Folder by folder, yet in the natural order of all paths: the names of folders are sorted with their slash."""
+    prefix = os.path.join(folder, "")
+    begun = [(prefix, _contents(folder, search))]
+    while begun:
+        prefix, names = begun[-1]
+        for name in names:
+            if name.endswith("/"):
+                begun.append((prefix + name, _contents(prefix + name, search)))
+                break
+            yield prefix + name
+        else:
+            begun.pop()
+
+
+def _contents(folder: str, search: _Search) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
-            names = in_natural_order(_names(entries, search))
+            return in_natural_order(_names(entries, search))
     except OSError as e:
         raise input_error(folder, e) from e
-    prefix = os.path.join(folder, "")
-    for name in names:
-        if name.endswith("/"):
-            yield from _walk(prefix + name, search)
-        else:
-            yield prefix + name
 
 
 def _names(entries: Iterator[os.DirEntry[str]], search: _Search) -> Iterator[str]:

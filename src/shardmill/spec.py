@@ -130,6 +130,10 @@ class Limits:
         wanted = (256 + 96 * self.resolved_workers()) * machine.MIB
         return min(wanted, machine.memory() // 4)
 
+    def most_memory(self) -> int:
+        """What the budget may grow to when the inputs need it."""
+        return self.max_memory if self.max_memory is not None else machine.memory() // 4
+
     def cache_folder(self) -> Path:
         return Path(self.cache) if self.cache is not None else Path.home() / ".cache" / "shardmill"
 
