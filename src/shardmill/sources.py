@@ -45,6 +45,8 @@ _LOOKUPS = 16
 # So many names are sorted at once: a key takes 300 bytes.
 _SORTED_AT_ONCE = 1 << 16
 _CHECKED_EVERY = 1 << 14
+# Up to here all are found whatever the budget, so that a refusal can name the smallest that works: job.py.
+_SHORT_LIST = 128 << 20
 _READABLE_BY_ALL = 0o444
 _KNOWN_SUFFIXES = tuple(FORMATS)
 _NUMBERS = re.compile("([0-9]+)")
@@ -91,9 +93,9 @@ def find_inputs(
 
 
 def _refuse_too_many(files: InputFiles, most_bytes: int | None) -> None:
-    if most_bytes is not None and files.nbytes > most_bytes:
+    if most_bytes is not None and files.nbytes > max(most_bytes, _SHORT_LIST):
         raise UsageError(
-            f"{show(files[-1].path)}: is input number {len(files):,}, there are more, and their list alone takes more than the {most_bytes >> 20:,} MiB of memory that there are; pass a larger --max-memory, or mill some folders at a time and join the results with shardmill merge"
+            f"{show(files[-1].path)}: is input number {len(files):,}, there are more, and their list alone takes more than the {most_bytes >> 20:,} MiB of memory that may be used; pass a larger --max-memory, or mill some folders at a time and join the results with shardmill merge"
         )
 
 
