@@ -45,7 +45,7 @@ def change(folder, name, text, seconds):
 
 
 def test_the_manifest_counts_them_and_the_list_names_them(folder):
-    """M3: the digest is that of the file, and each line is JSON."""
+    """M3, M7: the checksum is that of the list, and each line of it is JSON."""
     made = mill(folder).manifest
     data = (folder / "out" / listing.NAME).read_bytes()
     paths = [str(folder / "in" / name) for name in NASTY]
@@ -59,6 +59,7 @@ def test_the_manifest_counts_them_and_the_list_names_them(folder):
 
 
 def test_few_inputs_stay_in_the_manifest(folder):
+    """M3, M7"""
     for name in NASTY[3:]:
         (folder / "in" / name).unlink()
     made = mill(folder).manifest

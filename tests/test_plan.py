@@ -87,3 +87,12 @@ def test_blocks_from_the_middle_of_a_long_list_do_not_look_at_what_is_before(tmp
     found = InputFiles([*(InputFile(path=f"/nowhere/{number}.txt", size=1) for number in range(1000)), last])
     (block,) = plan.blocks(found, rules(), Position(file=1000), 7)
     assert block.index == 7 and block.parts[0].data == TEXT and block.after == Position(file=1001)
+
+
+def test_a_compressed_file_among_plain_ones_is_looked_into(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_bytes(TEXT)
+    assert plan.look(find_inputs([str(tmp_path)]), "auto", "text") == plan.Look(plain=True, window=0, held=0)
+    (tmp_path / "9.txt.gz").write_bytes(gzip.compress(TEXT))
+    found = plan.look(find_inputs([str(tmp_path)]), "auto", "text")
+    assert not found.plain and found.window and found.held

@@ -152,6 +152,8 @@ def test_a_link_in_a_folder_and_what_it_leads_to_are_one_file(tmp_path):
 def test_a_list_too_long_for_the_memory_is_refused_before_all_are_found(tmp_path, monkeypatch):
     write(tmp_path, *(f"{number}.txt" for number in range(20)))
     monkeypatch.setattr("shardmill.sources._CHECKED_EVERY", 4)
+    assert len(find_inputs([str(tmp_path)], most_bytes=10)) == 20, "so few are found in any case"
+    monkeypatch.setattr("shardmill.sources._SHORT_LIST", 0)
     with pytest.raises(UsageError, match=r"3\.txt: is input number 4.*--max-memory"):
         find_inputs([str(tmp_path)], most_bytes=10)
     assert len(find_inputs([str(tmp_path)], most_bytes=1 << 20)) == 20

@@ -99,7 +99,7 @@ def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenize
     registry.check(spec)
     check_place(spec.output)
     limits = limits or Limits()
-    files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.resolved_memory())
+    files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.most_memory())
     mode, fraction = _val_choice(spec)
     if files.pipes and mode != "hash" and fraction:
         raise UsageError(
@@ -121,7 +121,8 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     side = spec.eot if spec.eot != "auto" else _eot_side(writes, one_text=one_text)
     eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
     engines = choose_engines(tokenizer, limits.engine, likely, limits.cache_folder())
-    keep = _fit_budget(spec, engines, limits, look, files, many=not one_text)
+    buffers = max(map(reading.read_buffers, files.special), default=0) + (_PUT_BUFFERS if is_url(spec.output) else 0)
+    keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers, listed=files.nbytes)
     rules = TextRules(
         cuts=tokenizer.cuts,
         key=(lambda head, _: split.content_key(head, spec.seed)) if mode == "hash" else (lambda _, offset: offset),
@@ -263,11 +264,12 @@ def _eot_side(writes: Output, *, one_text: bool) -> str:
 
 
 def _fit_budget(
-    spec: Spec, engines: Engines, limits: Limits, look: plan.Look, files: InputFiles, *, many: bool
+    spec: Spec, engines: Engines, limits: Limits, look: plan.Look, *, many: bool, buffers: int = 0, listed: int = 0
 ) -> Budget:
     """Measure what the libraries and one engine take here, and see what the budget allows beside them.
 
-    For many documents the fast engine needs one library more. The list of the inputs is there already.
+    For many documents the fast engine needs one library more. What is read ahead takes buffers; the list of the
+    inputs, which is there already, takes listed.
     """
     engines.reference.encode(b"warm")
     machine.give_back_freed_memory()
@@ -276,12 +278,10 @@ def _fit_budget(
     first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1), suspicious=False)  # imports what is imported late
     engine = max(0, machine.rss() - before) if engines.guard is not None else 0
     del first
-    before -= files.nbytes
+    before -= listed
     footprint = Footprint(
-        base=before
-        + max(map(reading.read_buffers, files.special), default=0)
-        + (_PUT_BUFFERS if is_url(spec.output) else 0),
-        files=files.nbytes,
+        base=before + buffers,
+        files=listed,
         engine=engine,
         reference=budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes),
         reading=budget.reading_reserve(look.window, look.held),

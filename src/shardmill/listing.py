@@ -63,9 +63,8 @@ def lines_of(files: InputFiles) -> Iterator[bytes]:
     """A line of JSON for each input: its path and size, and what else tells a changed one from it."""
     sampled = len(files) <= MOST
     special = bool(files.special)
-    sizes = iter(files.sizes.tolist())
-    for number, path in enumerate(files.paths):
-        entry = f'"bytes": {next(sizes)}, "path": {encode_basestring_ascii(path)}'
+    for number, (path, size) in enumerate(zip(files.paths, files.sizes.data, strict=True)):
+        entry = f'"bytes": {size}, "path": {encode_basestring_ascii(path)}'
         if sampled or special:
             file = files[number]
             entry = entry if file.size is not None else entry.replace('"bytes": 0', '"bytes": null', 1)

@@ -224,7 +224,8 @@ def is_text(file: InputFile, asked: InputFormat) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    return detect.suffixes(path)[0] in detect.TEXT
+    suffix, compression = detect.suffixes(path)
+    return suffix in detect.TEXT and compression is None
 
 
 def _all_parts(
@@ -266,11 +267,13 @@ def _all_parts(
 def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
     """All of a small file of plain text in one go: of a million files, most are such. None: read it the usual way."""
     small = file.size and file.size <= min(_SMALL_BYTES, rules.block_bytes, rules.max_run_bytes)
-    if not small or not file.local or rules.passage_bytes is not None or not file.path.endswith(detect.TEXT):
+    if not small or not file.local or rules.passage_bytes is not None:
+        return None
+    if rules.input_format not in ("auto", "text") or not file.path.endswith(detect.TEXT):
         return None
     data, found = read_whole(file.path, file.size or 0)
     _refuse_changed(file, found.st_size, found.st_mtime_ns)
-    if rules.input_format not in ("auto", "text") or not detect.is_plain(data):
+    if not detect.is_plain(data):
         return None
     text.refuse_other_encodings(file.path, data[: detect.HEAD_BYTES])
     mark = len(BOM) if data.startswith(BOM) else 0

@@ -45,6 +45,8 @@ _LOOKUPS = 16
 # So many names are sorted at once: a key takes 300 bytes.
 _SORTED_AT_ONCE = 1 << 16
 _CHECKED_EVERY = 1 << 14
+# Up to here all are found whatever the budget, so that a refusal can name the smallest that works: job.py.
+_SHORT_LIST = 128 << 20
 _READABLE_BY_ALL = 0o444
 _KNOWN_SUFFIXES = tuple(FORMATS)
 _NUMBERS = re.compile("([0-9]+)")
@@ -91,9 +93,9 @@ def find_inputs(
 
 
 def _refuse_too_many(files: InputFiles, most_bytes: int | None) -> None:
-    if most_bytes is not None and files.nbytes > most_bytes:
+    if most_bytes is not None and files.nbytes > max(most_bytes, _SHORT_LIST):
         raise UsageError(
-            f"{show(files[-1].path)}: is input number {len(files):,}, there are more, and their list alone takes more than the {most_bytes >> 20:,} MiB of memory that there are; pass a larger --max-memory, or mill some folders at a time and join the results with shardmill merge"
+            f"{show(files[-1].path)}: is input number {len(files):,}, there are more, and their list alone takes more than the {most_bytes >> 20:,} MiB of memory that may be used; pass a larger --max-memory, or mill some folders at a time and join the results with shardmill merge"
         )
 
 
@@ -107,16 +109,16 @@ def _without_doubles(files: InputFiles) -> InputFiles:
     )
     order = np.argsort(hashes, kind="stable")
     alike = np.flatnonzero(np.diff(hashes[order]) == 0)
-    doubles: set[int] = set()
+    double = np.zeros(len(files), np.bool_)
     first = 0
-    for place in alike.tolist():
+    for place in alike.data:
         first = first if place and hashes[order[place]] == hashes[order[place - 1]] else place
         number = int(order[place + 1])
         if any(_identity(files[int(other)]) == _identity(files[number]) for other in order[first : place + 1]):
             if files[number].once:
                 raise UsageError(f"{show(files[number].path)}: is named twice, and can be read only once; name it once")
-            doubles.add(number)
-    return InputFiles(file for number, file in enumerate(files) if number not in doubles) if doubles else files
+            double[number] = True
+    return InputFiles(itertools.compress(files, ~double)) if double.any() else files
 
 
 def _identity(file: InputFile) -> str:
@@ -240,17 +242,25 @@ def _files_in(folder: str, search: _Search) -> Iterator[str]:
 
 def _walk(folder: str, search: _Search) -> Iterator[str]:
     """Folder by folder, yet in the natural order of all paths: the names of folders are sorted with their slash."""
+    prefix = os.path.join(folder, "")
+    begun = [(prefix, _contents(folder, search))]
+    while begun:
+        prefix, names = begun[-1]
+        for name in names:
+            if name.endswith("/"):
+                begun.append((prefix + name, _contents(prefix + name, search)))
+                break
+            yield prefix + name
+        else:
+            begun.pop()
+
+
+def _contents(folder: str, search: _Search) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
-            names = in_natural_order(_names(entries, search))
+            return in_natural_order(_names(entries, search))
     except OSError as e:
         raise input_error(folder, e) from e
-    prefix = os.path.join(folder, "")
-    for name in names:
-        if name.endswith("/"):
-            yield from _walk(prefix + name, search)
-        else:
-            yield prefix + name
 
 
 def _names(entries: Iterator[os.DirEntry[str]], search: _Search) -> Iterator[str]:

@@ -156,6 +156,10 @@ class Limits:
         wanted = (256 + 96 * self.resolved_workers()) * machine.MIB
         return min(wanted, machine.memory() // 4)
 
+    def most_memory(self) -> int:
+        """What the budget may grow to when the inputs need it."""
+        return self.max_memory if self.max_memory is not None else machine.memory() // 4
+
     def work_folder(self, output: str) -> Path:
         """Where files grow: the output itself, or for one in a store a folder here, always the same for the same address."""
         if not is_url(output):
@@ -163,9 +167,8 @@ class Limits:
         url = output.rstrip("/")
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", without_secrets(url).partition("://")[2])[-40:].strip("-.")
         digest = hashlib.sha256(url.encode()).hexdigest()[:16]
-        return (
-            Path(self.staging) if self.staging is not None else self.cache_folder() / "staging"
-        ) / f"{name}-{digest}"
+        staging = Path(self.staging) if self.staging is not None else self.cache_folder() / "staging"
+        return staging / f"{name}-{digest}"
 
     def cache_folder(self) -> Path:
         return Path(self.cache) if self.cache is not None else Path.home() / ".cache" / "shardmill"

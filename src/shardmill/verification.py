@@ -236,7 +236,7 @@ def _verify_source(
 ) -> Verified:
     """Mill the sources again, without writing, and compare."""
     spec, vocabulary = _spec_of(made, sources, tokenizer)
-    files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.resolved_memory())
+    files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.most_memory())
     aside: dict[str, Any] = {"inputs": None}
     changed = manifest.differences({**made.job, **aside}, {**describe(spec, files, vocabulary), **aside})
     changed += listing.changes(shelf, made.job["inputs"], files, paths=False)
