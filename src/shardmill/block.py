@@ -15,6 +15,7 @@ from shardmill.rejects import Reject
 from shardmill.split import Splitter
 from shardmill.tokens.check import check_sample
 from shardmill.tokens.encoder import Encoder
+from shardmill.tokens.reference import Ids
 
 Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
 _COUNTED = tuple(field.name for field in dataclasses.fields(Counts))
@@ -147,11 +148,11 @@ def _runs(trace: Trace, tokens: Tokens, places: npt.NDArray[np.uint64]) -> list[
 
 
 def _with_eot(
-    job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]
+    job: Job, found: list[Pieces], ids: Ids, sizes: npt.NDArray[np.int64]
 ) -> tuple[Tokens, npt.NDArray[np.int64]]:
     """The ids of a Block with their end-of-text tokens, as the file has them, and where each piece ends."""
     if job.eot_id is None:
-        return ids.astype(job.dtype), np.cumsum(sizes)
+        return ids.astype(job.dtype, copy=False), np.cumsum(sizes)
     after = job.eot_side == "after"
     marked = np.array([flag for pieces in found for flag in (pieces.ends if after else pieces.begins)], np.bool_)
     ends = np.cumsum(sizes + marked)

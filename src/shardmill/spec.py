@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from shardmill import machine
 from shardmill.errors import UsageError
@@ -13,7 +13,7 @@ Split = Literal["auto", "hash", "tail", "head", "first-shard"]
 Dtype = Literal["auto", "uint16", "uint32"]
 OnError = Literal["stop", "skip", "replace"]
 InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv"]
-Engine = Literal["auto", "gigatoken", "reference"]
+Engine = Literal["auto", "native", "gigatoken", "reference"]
 
 # Text without a single place to cut is cut by force after this many bytes. There must be a maximum: one such
 # run costs tiktoken up to 68 times its size, tokenizers up to 211 times, and o200k's pattern fails in tiktoken
@@ -115,8 +115,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"workers {self.workers} is less than 1")
-        if self.engine not in ("auto", "gigatoken", "reference"):
-            raise UsageError(f"engine {self.engine!r} is not known; choose one of auto, gigatoken, reference")
+        if self.engine not in get_args(Engine):
+            raise UsageError(f"engine {self.engine!r} is not known; choose one of {', '.join(get_args(Engine))}")
         if self.block_bytes < 1:
             raise UsageError(f"block size {self.block_bytes} is less than 1 byte")
 

@@ -1,7 +1,6 @@
 """Our own engine: the library that native/ is compiled to, for the vocabularies it knows."""
 
 import ctypes
-import hashlib
 import json
 import weakref
 from functools import lru_cache
@@ -12,23 +11,29 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import ShardmillError
-from shardmill.tokens.reference import Ids
+from shardmill.tokens.reference import Counts, Ids
 from shardmill.tokens.tokenizer import Tokenizer, read_ranks
+
+# Goes up with every change that could change a token; the library tells its own.
+VERSION = 1
 
 _FOLDER = Path(str(resources.files("shardmill"))) / "tokens"
 LIBRARY = _FOLDER / "native" / "engine.so"
 # The engine stores ids 16 bytes at a time.
-_SLACK_BYTES = 16
+_SLACK_IDS = 8
 
 
-@lru_cache(maxsize=1)
-def is_there() -> bool:
-    """Whether the library was compiled when this package was installed."""
-    return _library() is not None
+def version() -> str:
+    return f"native {VERSION}"
 
 
-def handles(tokenizer: Tokenizer) -> bool:
-    return tokenizer.kind == "tiktoken" and tokenizer.family == "gpt2"
+def why_not(tokenizer: Tokenizer) -> str | None:
+    """Why this engine cannot run a tokenizer; None if it can."""
+    if tokenizer.kind != "tiktoken" or tokenizer.family != "gpt2":
+        return "the native engine knows only GPT-2's own vocabulary"
+    if _library() is None:
+        return "the native engine was not compiled when shardmill was installed; install a C compiler, then shardmill again"
+    return None
 
 
 class Native:
@@ -36,8 +41,7 @@ class Native:
 
     def __init__(self, tokenizer: Tokenizer, *, portable: bool = False) -> None:
         library = _library()
-        if library is None or not handles(tokenizer):
-            raise ShardmillError("the native engine was not compiled, or does not know this tokenizer")
+        assert library is not None, "ask why_not first"
         ranks = read_ranks(tokenizer.name)
         tokens = sorted(ranks, key=ranks.__getitem__)
         offsets = np.zeros(len(tokens) + 1, np.uint32)
@@ -50,11 +54,11 @@ class Native:
         weakref.finalize(self, library.engine_free, self._engine)
         self._dtype = np.dtype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32)
 
-    def encode(self, pieces: list[bytes]) -> tuple[Ids, npt.NDArray[np.int64]]:
+    def encode(self, pieces: list[bytes]) -> tuple[Ids, Counts]:
         """The ids of all pieces in a row, and how many each has."""
         count = len(pieces)
         sizes = np.fromiter(map(len, pieces), np.int64, count)
-        ids = np.empty(int(sizes.sum()) + _SLACK_BYTES, self._dtype)
+        ids = np.empty(int(sizes.sum()) + _SLACK_IDS, self._dtype)
         counts = np.empty(count, np.int64)
         texts = (ctypes.c_char_p * count)(*pieces)
         total = self._library.engine_encode(self._engine, texts, sizes.ctypes, count, ids.ctypes, counts.ctypes)
@@ -79,6 +83,8 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(LIBRARY))
     except OSError:
         return None
+    if library.engine_version() != VERSION:
+        return None  # compiled from an older source: `make native` makes it anew
     library.engine_new.restype = ctypes.c_void_p
     library.engine_new.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int]
     library.engine_free.restype = None

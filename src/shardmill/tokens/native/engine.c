@@ -1,6 +1,6 @@
 /* A vocabulary → an engine that encodes for any number of threads at once, in memory of a fixed size.
  *
- * The four functions at the end are all that the library offers. Text is valid UTF-8; other bytes give some ids, and
+ * The five functions at the end are all that the library offers. Text is valid UTF-8; other bytes give some ids, and
  * are safe. */
 #include <stdlib.h>
 #if defined(__linux__)
@@ -167,6 +167,12 @@ int64_t engine_encode(Engine *e, const u8 *const *pieces, const int64_t *sizes, 
     }
     leave(e, &learned);
     return at ? (at - out) >> e->id_shift : -1;
+}
+
+/* Goes up with every change that could change a token, and with VERSION in native.py. */
+int engine_version(void)
+{
+    return 1;
 }
 
 /* Bytes that the engine holds, whatever it has encoded. */

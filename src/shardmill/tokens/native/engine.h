@@ -25,6 +25,7 @@ enum {
     ID_BITS = 18,
     CODE_POINTS = 0x110000,
     SHORT_BYTES = 16, /* the longest key of the table of words */
+    ID_BYTES = 14,    /* what an entry of it has for ids */
     LONG_BYTES = 48,  /* the longest key of the table of long words */
     LONG_IDS = 72,    /* bytes for the ids of a long word */
     WINDOW = 16384,   /* text is taken apart in windows of this size; positions fit 16 bits */
@@ -106,9 +107,21 @@ static inline u64 mix(u64 a, u64 b)
     return (u64)product ^ (u64)(product >> 64);
 }
 
+/* Only the upper bits of a product depend on all of its factors. */
 static inline u64 hash_word(u64 k0, u64 k1)
 {
-    return mix(k0 ^ 0x9E3779B97F4A7C15ull, k1 ^ 0xD6E8FEB86659FD93ull);
+    return (k0 * 0x9E3779B97F4A7C15ull + k1 * 0xD6E8FEB86659FD93ull) >> 32;
+}
+
+/* Where a word may stand, in order. Two entries share a cache line: the other one of the line comes second. */
+static inline u64 word_place(u64 hash, u64 probe, u64 mask)
+{
+    return ((hash + (probe & ~1ull)) ^ (probe & 1)) & mask;
+}
+
+static inline int is_filled(u64 rest)
+{
+    return rest - 1 < CLAIMED - 1;
 }
 
 static inline u64 hash_pair(u64 pair)
@@ -136,15 +149,17 @@ static inline int side_by_side(const Engine *e, u8 a, u8 b)
 
 static inline void put_id(const Engine *e, u8 *out, size_t i, u32 id)
 {
-    memcpy(out + (i << e->id_shift), &id, (size_t)1 << e->id_shift);
+    if (e->id_shift == 1)
+        memcpy(out + 2 * i, &id, 2);
+    else
+        memcpy(out + 4 * i, &id, 4);
 }
 
 /* pairs.c: a vocabulary → what is merged with what */
 int find_pairs(Engine *e);
 
-/* merge.c: words → ids */
-u32 merge_short(const Engine *e, const u8 *s, u32 n, u32 ids[SHORT_BYTES]);
-u8 *merge_any(const Engine *e, const u8 *s, size_t n, u8 *out);
+/* merge.c: a word → its ids */
+u8 *merge(const Engine *e, const u8 *s, size_t n, u8 *out);
 
 /* words.c: what was learned */
 Word *find_word(Engine *e, const u64 key[2], u64 hash);

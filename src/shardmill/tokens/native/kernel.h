@@ -303,7 +303,8 @@ static __attribute__((noinline)) void FN(merge)(const Engine *e, const FN(New) *
  * read, since most are far from the processor. */
 static u8 *FN(encode_words)(Engine *e, const u8 *p, const u16 *positions, u32 count, u8 *out, Learned *learned)
 {
-    enum { BATCH = 512 };
+    enum { BATCH = 256 };
+    const u32 shift = e->id_shift;
     u64 keys[BATCH][2], hashes[BATCH], values[BATCH][2];
     u16 missed[BATCH];
     for (; count; positions += BATCH) {
@@ -316,17 +317,18 @@ static u8 *FN(encode_words)(Engine *e, const u8 *p, const u16 *positions, u32 co
             keys[i][0] = load8(p + positions[i]) | padding[size][0];
             keys[i][1] = load8(p + positions[i] + 8) | padding[size][1];
             hashes[i] = hash_word(keys[i][0], keys[i][1]);
-            __builtin_prefetch(e->words + (hashes[i] & e->word_mask));
+            __builtin_prefetch(e->words + word_place(hashes[i], 0, e->word_mask));
         }
         for (u32 i = 0; i < batch; i++) {
-            Word *w = e->words + (hashes[i] & e->word_mask);
+            Word *w = e->words + word_place(hashes[i], 0, e->word_mask);
             u64 rest = atomic_load_explicit(&w->rest, memory_order_acquire);
-            u64 other = (w->key[0] ^ keys[i][0]) | (w->key[1] ^ keys[i][1]);
             values[i][0] = w->ids;
             values[i][1] = rest;
             missed[misses] = (u16)i;
-            misses += (other != 0) | (rest - 1 >= CLAIMED - 1); /* another word, empty, or claimed */
+            misses += ((w->key[0] ^ keys[i][0]) | (w->key[1] ^ keys[i][1])) != 0;
         }
+        for (u32 j = 0; j < misses; j++)
+            __builtin_prefetch(e->words + word_place(hashes[missed[j]], 2, e->word_mask));
         for (u32 j = 0; j < misses; j++) {
             u32 i = missed[j], size = (u32)positions[i + 1] - positions[i];
             Word *w = size <= SHORT_BYTES ? find_word(e, keys[i], hashes[i]) : NULL;
@@ -346,14 +348,14 @@ static u8 *FN(encode_words)(Engine *e, const u8 *p, const u16 *positions, u32 co
         }
         for (u32 i = 0; i < batch; i++) {
             u64 n = values[i][1] >> 56;
-            if (UNLIKELY(n == ASK_LONG >> 56)) {
+            if (UNLIKELY(n - 1 >= ID_BYTES / 2)) { /* in the other table, or being written at this moment */
                 out = long_word(e, p + positions[i], (size_t)positions[i + 1] - positions[i], out, learned);
                 if (!out)
                     return NULL;
                 continue;
             }
             memcpy(out, values[i], 16);
-            out += n << e->id_shift;
+            out += n << shift;
         }
     }
     return out;

@@ -4,11 +4,11 @@
 Word *find_word(Engine *e, const u64 key[2], u64 hash)
 {
     for (u64 i = 0; i < PROBES; i++) {
-        Word *w = e->words + ((hash + i) & e->word_mask);
+        Word *w = e->words + word_place(hash, i, e->word_mask);
         u64 rest = atomic_load_explicit(&w->rest, memory_order_acquire);
         if (rest == EMPTY)
             return NULL;
-        if (rest != CLAIMED && w->key[0] == key[0] && w->key[1] == key[1])
+        if (is_filled(rest) && w->key[0] == key[0] && w->key[1] == key[1])
             return w;
     }
     return NULL;
@@ -18,7 +18,7 @@ Word *find_word(Engine *e, const u64 key[2], u64 hash)
 void pack_ids(const Engine *e, const u32 *ids, u32 count, u64 value[2])
 {
     u8 bytes[16] = {0};
-    if (count << e->id_shift > 14) {
+    if (count << e->id_shift > ID_BYTES) {
         value[0] = 0;
         value[1] = ASK_LONG;
         return;
@@ -35,9 +35,9 @@ int learn_word(Engine *e, const u64 key[2], u64 hash, const u64 value[2], u8 las
     if (last_byte == 0xFF) /* not UTF-8: it must not pass for the word without this byte */
         return 0;
     for (u64 i = 0; i < PROBES; i++) {
-        Word *w = e->words + ((hash + i) & e->word_mask);
+        Word *w = e->words + word_place(hash, i, e->word_mask);
         u64 empty = EMPTY, rest = atomic_load_explicit(&w->rest, memory_order_acquire);
-        if (rest != EMPTY && rest != CLAIMED && w->key[0] == key[0] && w->key[1] == key[1])
+        if (is_filled(rest) && w->key[0] == key[0] && w->key[1] == key[1])
             return 0; /* learned a moment ago */
         if (rest != EMPTY || !atomic_compare_exchange_strong_explicit(&w->rest, &empty, CLAIMED, memory_order_relaxed,
                                                                         memory_order_relaxed))
@@ -76,7 +76,7 @@ static u8 *cached_or_merged(Engine *e, const u8 *s, size_t n, u8 *out, Learned *
             return out + bytes;
         }
     }
-    u8 *end = merge_any(e, s, n, out);
+    u8 *end = merge(e, s, n, out);
     u32 empty = 0;
     if (end && end - out <= LONG_IDS && free_one &&
         atomic_compare_exchange_strong_explicit(&free_one->state, &empty, 1, memory_order_relaxed,
@@ -99,7 +99,7 @@ u8 *long_word(Engine *e, const u8 *s, size_t n, u8 *out, Learned *learned)
         size_t part = 1;
         while (part < n && side_by_side(e, s[part - 1], s[part]))
             part++;
-        out = part > LONG_BYTES ? merge_any(e, s, part, out) : cached_or_merged(e, s, part, out, learned);
+        out = part > LONG_BYTES ? merge(e, s, part, out) : cached_or_merged(e, s, part, out, learned);
         s += part;
         n -= part;
     }
