@@ -37,13 +37,14 @@ enum {
 enum { OTHER, CASELESS, LOWER, UPPER, NUMBER, SPACE, MARK };
 
 /* A word of at most 16 bytes, padded with FF, and its ids: 7 of two bytes or 3 of four. The last byte of `rest` says
- * how many, or one of the states below. Entries are only ever added, and `rest` is stored last: whoever sees it filled
- * sees the whole entry, whichever thread wrote it. */
+ * how many, or one of the states below. Entries are only ever added, and `rest` is stored last and read first: whoever
+ * sees it filled sees the whole entry, whichever thread wrote it. What was read of any other is thrown away. */
 typedef struct {
-    u64 key[2];
-    u64 ids;
-    _Atomic u64 rest;
+    _Atomic u64 key[2], ids, rest;
 } Word;
+
+#define GET(place) atomic_load_explicit(&(place), memory_order_relaxed)
+#define SET(place, value) atomic_store_explicit(&(place), value, memory_order_relaxed)
 
 #define EMPTY 0ull
 #define CLAIMED (0x80ull << 56)  /* another thread is writing it */

@@ -322,10 +322,10 @@ static u8 *FN(encode_words)(Engine *e, const u8 *p, const u16 *positions, u32 co
         for (u32 i = 0; i < batch; i++) {
             Word *w = e->words + word_place(hashes[i], 0, e->word_mask);
             u64 rest = atomic_load_explicit(&w->rest, memory_order_acquire);
-            values[i][0] = w->ids;
+            values[i][0] = GET(w->ids);
             values[i][1] = rest;
             missed[misses] = (u16)i;
-            misses += ((w->key[0] ^ keys[i][0]) | (w->key[1] ^ keys[i][1])) != 0;
+            misses += ((GET(w->key[0]) ^ keys[i][0]) | (GET(w->key[1]) ^ keys[i][1])) != 0;
         }
         for (u32 j = 0; j < misses; j++)
             __builtin_prefetch(e->words + word_place(hashes[missed[j]], 2, e->word_mask));
@@ -334,8 +334,8 @@ static u8 *FN(encode_words)(Engine *e, const u8 *p, const u16 *positions, u32 co
             Word *w = size <= SHORT_BYTES ? find_word(e, keys[i], hashes[i]) : NULL;
             values[i][1] = ASK_LONG;
             if (w) {
-                values[i][0] = w->ids;
-                values[i][1] = atomic_load_explicit(&w->rest, memory_order_relaxed);
+                values[i][0] = GET(w->ids);
+                values[i][1] = GET(w->rest);
             } else if (size <= SHORT_BYTES)
                 fresh[news++] = (FN(New)){p + positions[i], size, i};
             if (news == FN(TOGETHER) || (news && j + 1 == misses)) {

@@ -8,7 +8,7 @@ Word *find_word(Engine *e, const u64 key[2], u64 hash)
         u64 rest = atomic_load_explicit(&w->rest, memory_order_acquire);
         if (rest == EMPTY)
             return NULL;
-        if (is_filled(rest) && w->key[0] == key[0] && w->key[1] == key[1])
+        if (is_filled(rest) && GET(w->key[0]) == key[0] && GET(w->key[1]) == key[1])
             return w;
     }
     return NULL;
@@ -37,14 +37,14 @@ int learn_word(Engine *e, const u64 key[2], u64 hash, const u64 value[2], u8 las
     for (u64 i = 0; i < PROBES; i++) {
         Word *w = e->words + word_place(hash, i, e->word_mask);
         u64 empty = EMPTY, rest = atomic_load_explicit(&w->rest, memory_order_acquire);
-        if (is_filled(rest) && w->key[0] == key[0] && w->key[1] == key[1])
+        if (is_filled(rest) && GET(w->key[0]) == key[0] && GET(w->key[1]) == key[1])
             return 0; /* learned a moment ago */
         if (rest != EMPTY || !atomic_compare_exchange_strong_explicit(&w->rest, &empty, CLAIMED, memory_order_relaxed,
                                                                         memory_order_relaxed))
             continue;
-        w->key[0] = key[0];
-        w->key[1] = key[1];
-        w->ids = value[0];
+        SET(w->key[0], key[0]);
+        SET(w->key[1], key[1]);
+        SET(w->ids, value[0]);
         atomic_store_explicit(&w->rest, value[1], memory_order_release);
         return 1;
     }
