@@ -92,7 +92,8 @@ static EncodePiece *best_for_this_machine(void)
 #if defined(__x86_64__) && !defined(PLAIN_C)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vbmi") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))
         return encode_avx512;
 #endif
     return encode_portable;

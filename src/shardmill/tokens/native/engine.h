@@ -85,7 +85,7 @@ struct Engine {
     /* Shared by all threads, and emptied when full. */
     Word *words;
     Long *longs;
-    u64 word_mask, long_mask;
+    u32 word_mask, long_mask;
     /* The gate: nobody encodes while the tables are emptied. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -109,15 +109,18 @@ static inline u64 mix(u64 a, u64 b)
 }
 
 /* Only the upper bits of a product depend on all of its factors. */
-static inline u64 hash_word(u64 k0, u64 k1)
+#define HASH0 0x9E3779B97F4A7C15ull
+#define HASH1 0xD6E8FEB86659FD93ull
+
+static inline u32 hash_word(u64 k0, u64 k1)
 {
-    return (k0 * 0x9E3779B97F4A7C15ull + k1 * 0xD6E8FEB86659FD93ull) >> 32;
+    return (k0 * HASH0 + k1 * HASH1) >> 32;
 }
 
 /* Where a word may stand, in order. Two entries share a cache line: the other one of the line comes second. */
-static inline u64 word_place(u64 hash, u64 probe, u64 mask)
+static inline u32 word_place(u32 hash, u32 probe, u32 mask)
 {
-    return ((hash + (probe & ~1ull)) ^ (probe & 1)) & mask;
+    return ((hash + (probe & ~1u)) ^ (probe & 1)) & mask;
 }
 
 static inline int is_filled(u64 rest)
@@ -163,9 +166,9 @@ int find_pairs(Engine *e);
 u8 *merge(const Engine *e, const u8 *s, size_t n, u8 *out);
 
 /* words.c: what was learned */
-Word *find_word(Engine *e, const u64 key[2], u64 hash);
+Word *find_word(Engine *e, const u64 key[2], u32 hash);
 void pack_ids(const Engine *e, const u32 *ids, u32 count, u64 value[2]);
-int learn_word(Engine *e, const u64 key[2], u64 hash, const u64 value[2], u8 last_byte);
+int learn_word(Engine *e, const u64 key[2], u32 hash, const u64 value[2], u8 last_byte);
 u8 *long_word(Engine *e, const u8 *s, size_t n, u8 *out, Learned *learned);
 
 /* kernel.h, once for each kind of processor */

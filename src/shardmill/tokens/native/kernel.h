@@ -299,25 +299,57 @@ static __attribute__((noinline)) void FN(merge)(const Engine *e, const FN(New) *
     }
 }
 
+/* The keys and hashes of four words; one too long for the table gets a key that no word has. */
+#if defined(USE_AVX512)
+static inline void FN(make_keys)(const u8 *p, const u16 *positions, u64 (*keys)[2], u32 *hashes)
+{
+    const __m512i lane = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)counting));
+    const __m512i factors = _mm512_broadcast_i32x4(_mm_set_epi64x((long long)HASH1, (long long)HASH0));
+    __m128i from = _mm_loadl_epi64((const __m128i *)positions), to = _mm_loadl_epi64((const __m128i *)(positions + 1));
+    __m128i size = _mm_sub_epi16(to, from);
+    size = _mm_maskz_mov_epi16(_mm_cmple_epu16_mask(size, _mm_set1_epi16(SHORT_BYTES)), size);
+    __m512i text = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(p + positions[0])));
+    text = _mm512_inserti32x4(text, _mm_loadu_si128((const __m128i *)(p + positions[1])), 1);
+    text = _mm512_inserti32x4(text, _mm_loadu_si128((const __m128i *)(p + positions[2])), 2);
+    text = _mm512_inserti32x4(text, _mm_loadu_si128((const __m128i *)(p + positions[3])), 3);
+    __m512i sizes = _mm512_permutexvar_epi8(_mm512_load_si512(size_of_lane), _mm512_castsi128_si512(size));
+    text = _mm512_mask_set1_epi8(text, _mm512_cmpge_epu8_mask(lane, sizes), -1);
+    _mm512_store_si512(keys, text);
+    __m512i product = _mm512_mullo_epi64(text, factors);
+    __m512i hash = _mm512_add_epi64(product, _mm512_shuffle_epi32(product, _MM_PERM_BADC));
+    hash = _mm512_maskz_compress_epi64(0x55, _mm512_srli_epi64(hash, 32));
+    _mm_storeu_si128((__m128i *)hashes, _mm256_castsi256_si128(_mm512_cvtepi64_epi32(hash)));
+}
+#else
+static inline void FN(make_keys)(const u8 *p, const u16 *positions, u64 (*keys)[2], u32 *hashes)
+{
+    for (u32 i = 0; i < 4; i++) {
+        u32 size = (u32)positions[i + 1] - positions[i];
+        size = size <= SHORT_BYTES ? size : 0;
+        keys[i][0] = load8(p + positions[i]) | padding[size][0];
+        keys[i][1] = load8(p + positions[i] + 8) | padding[size][1];
+        hashes[i] = hash_word(keys[i][0], keys[i][1]);
+    }
+}
+#endif
+
 /* Words between the positions → ids: from what was learned, or merged now. Entries are asked for long before they are
  * read, since most are far from the processor. */
 static u8 *FN(encode_words)(Engine *e, const u8 *p, const u16 *positions, u32 count, u8 *out, Learned *learned)
 {
     enum { BATCH = 256 };
     const u32 shift = e->id_shift;
-    u64 keys[BATCH][2], hashes[BATCH], values[BATCH][2];
+    u64 keys[BATCH][2] __attribute__((aligned(64))), values[BATCH][2];
+    u32 hashes[BATCH];
     u16 missed[BATCH];
     for (; count; positions += BATCH) {
         FN(New) fresh[FN(TOGETHER)];
         u32 batch = count < BATCH ? count : BATCH, misses = 0, news = 0;
         count -= batch;
-        for (u32 i = 0; i < batch; i++) {
-            u32 size = (u32)positions[i + 1] - positions[i];
-            size = size <= SHORT_BYTES ? size : 0; /* a key that no word has */
-            keys[i][0] = load8(p + positions[i]) | padding[size][0];
-            keys[i][1] = load8(p + positions[i] + 8) | padding[size][1];
-            hashes[i] = hash_word(keys[i][0], keys[i][1]);
-            __builtin_prefetch(e->words + word_place(hashes[i], 0, e->word_mask));
+        for (u32 i = 0; i < batch; i += 4) {
+            FN(make_keys)(p, positions + i, keys + i, hashes + i);
+            for (u32 k = i; k < i + 4; k++)
+                __builtin_prefetch(e->words + word_place(hashes[k], 0, e->word_mask));
         }
         for (u32 i = 0; i < batch; i++) {
             Word *w = e->words + word_place(hashes[i], 0, e->word_mask);
@@ -387,6 +419,8 @@ u8 *KERNEL(Engine *e, const u8 *text, size_t size, u8 *out, Learned *learned)
             out = long_word(e, text, used, out, learned);
             count = 0;
         }
+        for (u32 i = 1; i < 4; i++) /* words are hashed four at a time */
+            positions[count + i] = positions[count];
         if (count)
             out = FN(encode_words)(e, p, positions, count, out, learned);
         text += used;
