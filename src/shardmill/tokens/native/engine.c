@@ -146,6 +146,10 @@ Engine *engine_new(const u8 *vocabulary, const u32 *offsets, u32 count, const u8
     for (u32 i = 0; i < CODE_POINTS; i++)
         e->plane[i] = planes[classes[i] % sizeof planes];
     memcpy(e->ascii, e->plane, sizeof e->ascii);
+    memset(e->flags, 16, sizeof e->flags);
+    memcpy(e->flags, e->plane, sizeof e->ascii);
+    e->flags[' '] |= 4;
+    e->flags['\''] |= 8;
     if (!find_pairs(e)) {
         engine_free(e);
         return NULL;

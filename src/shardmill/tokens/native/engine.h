@@ -79,7 +79,8 @@ struct Engine {
     u32 byte_pairs[1 << 16];
     u64 joined[256][4]; /* whether some token holds two bytes side by side */
     u8 plane[CODE_POINTS];
-    u8 ascii[128] __attribute__((aligned(64)));
+    u8 ascii[128] __attribute__((aligned(64))); /* the planes of bytes */
+    u8 flags[256]; /* the same, and 4 for a blank, 8 for an apostrophe, 16 for a part of a longer character */
     u8 *vocabulary; /* the bytes of all tokens */
     u32 *offsets;
     /* Shared by all threads, and emptied when full. */
