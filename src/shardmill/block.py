@@ -113,7 +113,7 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
 def _is_suspicious(job: Job, data: list[bytes]) -> bool:
     """Whether there is a character that the fast engine gets wrong."""
     guard = job.engines.guard
-    if guard is None:
+    if guard is None or not guard.code_points:
         return False
     # One look at all of them: a NUL between them makes no character of two halves.
     return bool(guard.find(data[0] if len(data) == 1 else b"\0".join(data)))
