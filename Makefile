@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types format bench slow torture interop suites guard docs lock clean
+.PHONY: help setup demo test check native classes lint types format bench slow torture interop suites guard docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -23,7 +23,10 @@ demo: $(VENV)/.ready ## mill the bundled sample and check the result
 test: check lint types ## everything: lint, types and all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-check: $(VENV)/.ready
+check: $(VENV)/.ready native
+
+native: ## compile the native engine, if there is a C compiler
+	@$(PYTHON) hatch_build.py
 
 lint: $(VENV)/.ready ## ruff
 	$(BIN)/ruff check .
@@ -36,7 +39,7 @@ format: $(VENV)/.ready ## let ruff format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.ready ## measure speed and memory; BENCH_TEXT=file.txt for a text of your own
+bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt for a text of your own
 	$(BIN)/python tools/bench.py $(BENCH_TEXT)
 
 slow: $(VENV)/.ready ## the tests that take minutes
@@ -51,7 +54,10 @@ interop: $(VENV)/.ready ## let the real readers of every format read our files; 
 suites: $(VENV)/.ready ## JSONTestSuite and parquet-testing: JSON_SUITE=folder PARQUET_SUITE=folder
 	$(BIN)/python tools/suites.py $(if $(JSON_SUITE),--json $(JSON_SUITE)) $(if $(PARQUET_SUITE),--parquet $(PARQUET_SUITE))
 
-guard: $(VENV)/.ready ## compute anew the table of code points on which the engines differ
+classes: $(VENV)/.ready ## write which class each character has for the installed tiktoken
+	$(BIN)/python tools/make_classes.py
+
+guard: $(VENV)/.ready native ## compute anew the table of code points on which the engines differ
 	$(BIN)/python tools/make_guard.py
 
 docs: $(VENV)/.ready ## write docs/cli.md from the commands' help

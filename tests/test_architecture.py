@@ -50,6 +50,7 @@ ORDER = [
     "tokens.tokenizer",
     "tokens.reference",
     "tokens.gigatoken",
+    "tokens.native",
     "tokens.guard",
     "tokens.encoder",
     "tokens.check",

@@ -13,7 +13,7 @@ import pytest
 import reference
 import samples
 from given_texts import load_once
-from shardmill.tokens import guard
+from shardmill.tokens import gigatoken, guard
 from shardmill.tokens.encoder import Encoder, choose_engines
 from shardmill.tokens.gigatoken import Gigatoken
 from shardmill.tokens.guard import Guard, find_disagreements, load_guard, table_key, to_ranges
@@ -58,7 +58,10 @@ def test_the_shipped_table_is_what_a_fresh_sweep_finds(r50k):
     tokenizer, truth, fast = r50k
     shipped = json.loads((resources.files("shardmill.tokens") / guard.SHIPPED).read_text())
     assert shipped["format"] == guard.TABLE_FORMAT
-    assert to_ranges(find_disagreements(fast, truth)) == shipped["tables"][table_key(tokenizer, truth)]
+    assert (
+        to_ranges(find_disagreements(fast, truth))
+        == shipped["tables"][table_key(gigatoken.version(), tokenizer, truth)]
+    )
 
 
 def test_the_shipped_tables_have_no_gap_and_no_surplus_at_their_borders(engines):
@@ -75,7 +78,8 @@ def test_the_shipped_tables_have_no_gap_and_no_surplus_at_their_borders(engines)
 
 
 def test_every_encoding_has_a_table_for_the_pinned_versions(tokenizer, tmp_path):
-    load_guard(tokenizer, load_reference(tokenizer), tmp_path)
+    truth = load_reference(tokenizer)
+    load_guard(table_key(gigatoken.version(), tokenizer, truth), pytest.fail, truth, tmp_path)
     assert list(tmp_path.iterdir()) == [], "nothing had to be computed"
 
 
@@ -140,14 +144,14 @@ def test_ranges_hold_the_points_and_no_others():
 
 def test_a_table_for_other_versions_is_computed_once_and_kept(r50k, tmp_path, monkeypatch):
     """As after an upgrade: the key is another, so the shipped table is not used."""
-    tokenizer, truth, _ = r50k
-    monkeypatch.setattr(guard.gigatoken, "version", lambda: "gigatoken 99")
+    tokenizer, truth, fast = r50k
+    key = table_key("gigatoken 99", tokenizer, truth)
     swept = []
     monkeypatch.setattr(guard, "find_disagreements", lambda *_: swept.append(1) or frozenset({0x1E6C0}))
     for _ in range(2):
-        assert load_guard(tokenizer, truth, tmp_path).code_points == {0x1E6C0}
+        assert load_guard(key, lambda: fast, truth, tmp_path).code_points == {0x1E6C0}
     assert len(swept) == 1
     (file,) = tmp_path.iterdir()
     file.write_text("damaged")
-    assert load_guard(tokenizer, truth, tmp_path).code_points == {0x1E6C0}
+    assert load_guard(key, lambda: fast, truth, tmp_path).code_points == {0x1E6C0}
     assert len(swept) == 2

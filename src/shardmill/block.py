@@ -15,6 +15,7 @@ from shardmill.rejects import Reject
 from shardmill.split import Splitter
 from shardmill.tokens.check import check_sample
 from shardmill.tokens.encoder import Encoder
+from shardmill.tokens.reference import Ids
 
 Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
 _COUNTED = tuple(field.name for field in dataclasses.fields(Counts))
@@ -111,7 +112,7 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
 def _is_suspicious(job: Job, data: list[bytes]) -> bool:
     """Whether there is a character that the fast engine gets wrong."""
     guard = job.engines.guard
-    if guard is None:
+    if guard is None or not guard.code_points:
         return False
     # One look at all of them: a NUL between them makes no character of two halves.
     return bool(guard.find(data[0] if len(data) == 1 else b"\0".join(data)))
@@ -146,11 +147,11 @@ def _runs(trace: Trace, tokens: Tokens, places: npt.NDArray[np.uint64]) -> list[
 
 
 def _with_eot(
-    job: Job, found: list[Pieces], ids: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]
+    job: Job, found: list[Pieces], ids: Ids, sizes: npt.NDArray[np.int64]
 ) -> tuple[Tokens, npt.NDArray[np.int64]]:
     """The ids of a Block with their end-of-text tokens, as the file has them, and where each piece ends."""
     if job.eot_id is None:
-        return ids.astype(job.dtype), np.cumsum(sizes)
+        return ids.astype(job.dtype, copy=False), np.cumsum(sizes)
     after = job.eot_side == "after"
     marked = np.array([flag for pieces in found for flag in (pieces.ends if after else pieces.begins)], np.bool_)
     ends = np.cumsum(sizes + marked)

@@ -168,7 +168,7 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--engine",
-            type=click.Choice(["auto", "gigatoken", "reference"]),
+            type=click.Choice(["auto", "native", "gigatoken", "reference"]),
             default="auto",
             show_default=True,
             help="auto: the fastest that is exact. The result is the same with each.",

@@ -276,7 +276,8 @@ def _fit_budget(
     before = machine.rss()
     first = Encoder(engines)
     first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1), suspicious=False)  # imports what is imported late
-    engine = max(0, machine.rss() - before) if engines.guard is not None else 0
+    grows = engines.guard is not None and engines.native is None  # our own engine is there already, and does not grow
+    engine = max(0, machine.rss() - before) if grows else 0
     del first
     before -= listed
     footprint = Footprint(

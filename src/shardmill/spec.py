@@ -5,7 +5,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from shardmill import machine
 from shardmill.errors import UsageError
@@ -16,7 +16,7 @@ Split = Literal["auto", "hash", "tail", "head", "first-shard"]
 Dtype = Literal["auto", "uint16", "uint32"]
 OnError = Literal["stop", "skip", "replace"]
 InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv", "warc"]
-Engine = Literal["auto", "gigatoken", "reference"]
+Engine = Literal["auto", "native", "gigatoken", "reference"]
 # The names that registry.py knows, here for the command line, which must answer --help at once.
 FORMATS = (
     "nanogpt",
@@ -139,8 +139,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"workers {self.workers} is less than 1")
-        if self.engine not in ("auto", "gigatoken", "reference"):
-            raise UsageError(f"engine {self.engine!r} is not known; choose one of auto, gigatoken, reference")
+        if self.engine not in get_args(Engine):
+            raise UsageError(f"engine {self.engine!r} is not known; choose one of {', '.join(get_args(Engine))}")
         if self.max_staging is not None and self.max_staging < 1:
             raise UsageError(f"max_staging {self.max_staging} is less than 1 byte")
         if self.block_bytes < 1:

@@ -68,7 +68,7 @@ def folder_of(files: list[bytes] | dict[str, bytes]) -> Iterator[tuple[Path, lis
 
 
 @contextmanager
-def job_of(files, *, engine="gigatoken", block_bytes=1 << 20, **choices):
+def job_of(files, *, engine="auto", block_bytes=1 << 20, **choices):
     """A Job on files of these contents, and its splitter."""
     with folder_of(files) as (folder, paths):
         spec = Spec(inputs=tuple(paths), output=str(folder / "out"), **choices)
@@ -84,7 +84,8 @@ def job_of(files, *, engine="gigatoken", block_bytes=1 << 20, **choices):
 def mill_blocks(job, splitter, start=None, index=0, val=False):
     """Mill from a Position on, block after block, as the mill commits them."""
     out, counts = Milled(), Counts()
-    used = encoder(job.spec.tokenizer, "reference" if job.engines.guard is None else "gigatoken")
+    fast = "gigatoken" if job.engines.native is None else "native"
+    used = encoder(job.spec.tokenizer, "reference" if job.engines.guard is None else fast)
     for block in plan.blocks(job.files, job.rules, start or plan.BEGINNING, index):
         milled = blocks.mill_block(job, splitter, used, blocks.inspect(job, block))
         counts += milled.counts
@@ -109,7 +110,7 @@ def mill_text(text: str, **choices) -> Milled:
     return mill_files([text.encode()], **{"val_fraction": 0, **choices})
 
 
-def prepare_files(files: list[bytes], *, engine="gigatoken", workers=2, block_bytes=1 << 20, **choices):
+def prepare_files(files: list[bytes], *, engine="auto", workers=2, block_bytes=1 << 20, **choices):
     """A whole run of prepare, threads and files and all: the ids in train.bin and in val.bin, and manifest.json."""
     with folder_of(files) as (folder, paths):
         spec = Spec(inputs=tuple(paths), output=str(folder / "out"), **choices)

@@ -15,7 +15,7 @@ import samples
 from given_texts import texts
 from shardmill import mill
 from shardmill.spec import Limits, Spec
-from shardmill.tokens import guard
+from shardmill.tokens import gigatoken, guard
 from shardmill.tokens.gigatoken import Gigatoken
 from shardmill.tokens.reference import load_reference
 from shardmill.tokens.tokenizer import load
@@ -105,13 +105,13 @@ def test_a_literal_special_token_stays_text_and_documents_get_their_end(variants
 
 def shipped_table(tokenizer):
     tables = json.loads((resources.files("shardmill.tokens") / guard.SHIPPED).read_text())["tables"]
-    return tables[guard.table_key(load(tokenizer), load_reference(load(tokenizer)))]
+    return tables[guard.table_key(gigatoken.version(), load(tokenizer), load_reference(load(tokenizer)))]
 
 
 def test_the_fast_engine_gives_the_tokens_of_the_whole_with_a_table_from_the_cache(gpt2_json, tmp_path):
     """The table of r50k_base is GPT-2's; that this is so, the sweep below shows."""
     tokenizer = load(gpt2_json)
-    key = guard.table_key(tokenizer, load_reference(tokenizer))
+    key = guard.table_key(gigatoken.version(), tokenizer, load_reference(tokenizer))
     cached = {"format": guard.TABLE_FORMAT, "key": key, "ranges": shipped_table("r50k_base")}
     (tmp_path / f"guard-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json").write_text(json.dumps(cached))
     with folder_of([samples.ALL.encode()]) as (folder, paths):

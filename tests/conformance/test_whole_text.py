@@ -7,16 +7,19 @@ from milling import BLOCK_BYTES, mill_text, prepare_files
 
 import reference
 import samples
-from given_texts import texts
+from given_texts import load_once, texts
 from shardmill.cuts import Cuts
 from shardmill.errors import MismatchError
+from shardmill.tokens import native
 
-ENGINES = ("gigatoken", "reference")
+ENGINES = ("native", "gigatoken", "reference")
 LONG = "\n\n".join(f"{number} {text}" for number in range(8) for text in samples.SAMPLES.values())
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request):
+def engine(request, encoding):
+    if request.param == "native" and native.why_not(load_once(encoding)):
+        pytest.skip(native.why_not(load_once(encoding)))
     return request.param
 
 
@@ -42,6 +45,7 @@ def test_every_sample_gives_the_tokens_of_the_whole_in_blocks_of_any_size(encodi
     wrong = [
         (engine, block_bytes)
         for engine in ENGINES
+        if engine != "native" or not native.why_not(load_once(encoding))
         for block_bytes in BLOCK_BYTES
         if not as_whole(samples.SAMPLES[name], tokenizer=encoding, engine=engine, block_bytes=block_bytes)
     ]

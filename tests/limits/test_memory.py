@@ -90,7 +90,9 @@ def test_the_smallest_budget_holds_for_every_vocabulary(texts, output, tokenizer
 def test_the_cache_of_words_never_seen_stays_within_the_budget(texts, output, workers, max_memory):
     # gigatoken's cache is a hash table: when it is full, one of twice its size is made beside it. With 182 MiB in
     # the cache that is 256 MiB more at once, which a budget that only looks at what is used now does not see.
-    mill_within(texts("words", unseen_words, 80 * MB), output, max_memory, "--workers", str(workers))
+    mill_within(
+        texts("words", unseen_words, 80 * MB), output, max_memory, "--workers", str(workers), "--engine", "gigatoken"
+    )
 
 
 def test_four_times_the_input_takes_no_more_memory(texts, output):

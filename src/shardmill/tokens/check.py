@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from shardmill.errors import MismatchError
-from shardmill.tokens.encoder import Counts, Engines, reference_ids
-from shardmill.tokens.reference import Ids
+from shardmill.tokens.encoder import Engines, reference_ids
+from shardmill.tokens.reference import Counts, Ids
 
 # All of the first block, then 0.1 % of the rest: at 1/20 of the fast engine's speed that is 2 % of the time.
 SHARE = 0.001

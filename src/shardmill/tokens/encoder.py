@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from shardmill.errors import ShardmillError, UsageError
 from shardmill.names import show
 from shardmill.spec import Engine
-from shardmill.tokens import gigatoken, guard
+from shardmill.tokens import gigatoken, guard, native
 from shardmill.tokens.gigatoken import Gigatoken
 from shardmill.tokens.guard import Guard
-from shardmill.tokens.reference import Ids, Reference, load_reference
-from shardmill.tokens.tokenizer import Tokenizer
+from shardmill.tokens.native import Native
+from shardmill.tokens.reference import Counts, Fast, Ids, Reference, load_reference
+from shardmill.tokens.tokenizer import Tokenizer, read_ranks
 
-Counts = npt.NDArray[np.int64]
+_BY_SPEED: tuple[Engine, ...] = ("native", "gigatoken")
 
 # The reference gets long text in spans of this size: a tokenizers Encoding takes 100 times its text.
 _SPAN_BYTES = 64 << 10
@@ -34,44 +34,65 @@ class Engines:
 
     tokenizer: Tokenizer
     reference: Reference
-    guard: Guard | None
-    note: str | None
-    """Why the fast engine is not used, when it might have been expected."""
+    guard: Guard | None = None
+    native: Native | None = None
+    """The fast engine when it is ours, which encodes for all threads at once."""
+    note: str | None = None
+    """Why no fast engine is used, when one might have been expected."""
 
     @property
     def name(self) -> str:
-        return self.reference.version if self.guard is None else gigatoken.version()
+        if self.guard is None:
+            return self.reference.version
+        return gigatoken.version() if self.native is None else native.version()
 
 
 def choose_engines(tokenizer: Tokenizer, engine: Engine, input_bytes: int, cache: Path) -> Engines:
     """The fastest engine that is exact for this tokenizer, or the one asked for."""
+    try:
+        return _choose(tokenizer, engine, input_bytes, cache)
+    finally:
+        read_ranks.cache_clear()  # 8 MiB for GPT-2, four times that for o200k
+
+
+def _choose(tokenizer: Tokenizer, engine: Engine, input_bytes: int, cache: Path) -> Engines:
     reference = load_reference(tokenizer)
     if engine == "reference":
-        return Engines(tokenizer=tokenizer, reference=reference, guard=None, note=None)
-    why = None
-    if not tokenizer.plain:
-        why = "it is not a plain byte-level BPE with a pattern that is known to be safe"
-    elif engine == "auto" and input_bytes < _TOO_SMALL_TO_SWEEP and not guard.is_ready(tokenizer, reference, cache):
-        why = "the input is small, and comparing the engines first would take longer"
-    else:
-        try:
-            return Engines(
-                tokenizer=tokenizer, reference=reference, guard=guard.load_guard(tokenizer, reference, cache), note=None
-            )
-        except ShardmillError as e:
-            why = str(e)
-        except Exception as e:  # gigatoken's loader raises many kinds
-            why = f"gigatoken cannot load it: {e}"
-    if engine == "gigatoken":
+        return Engines(tokenizer=tokenizer, reference=reference)
+    small = engine == "auto" and input_bytes < _TOO_SMALL_TO_SWEEP
+    why = ""
+    for fast in _BY_SPEED if engine == "auto" else (engine,):
+        found = _engines_with(fast, tokenizer, reference, cache, may_sweep=not small)
+        if isinstance(found, Engines):
+            return found
+        why = found
+    if engine != "auto":
         raise UsageError(
-            f"--engine gigatoken: tokenizer {show(tokenizer.name)} cannot run on it, since {why}; use --engine auto"
+            f"--engine {engine}: tokenizer {show(tokenizer.name)} cannot run on it, since {why}; use --engine auto"
         )
-    return Engines(
-        tokenizer=tokenizer,
-        reference=reference,
-        guard=None,
-        note=f"{tokenizer.name} runs on {reference.version}, which is slower: {why}",
-    )
+    note = f"{tokenizer.name} runs on {reference.version}, which is slower: {why}"
+    return Engines(tokenizer=tokenizer, reference=reference, note=note)
+
+
+def _engines_with(
+    fast: Engine, tokenizer: Tokenizer, reference: Reference, cache: Path, *, may_sweep: bool
+) -> Engines | str:
+    """A fast engine and its guard, or why it cannot be used."""
+    ours = fast == "native"
+    why = native.why_not(tokenizer) if ours else gigatoken.why_not(tokenizer)
+    if why is not None:
+        return why
+    key = guard.table_key(native.version() if ours else gigatoken.version(), tokenizer, reference)
+    if not may_sweep and not guard.is_ready(key, cache):
+        return "the input is small, and comparing the engines first would take longer"
+    try:
+        shared = Native(tokenizer) if ours else None
+        found = guard.load_guard(key, lambda: shared or Gigatoken(tokenizer), reference, cache)
+    except ShardmillError as e:
+        return str(e)
+    except Exception as e:  # gigatoken's loader raises many kinds
+        return f"{fast} cannot load it: {e}"
+    return Engines(tokenizer=tokenizer, reference=reference, guard=found, native=shared)
 
 
 class Encoder:
@@ -79,12 +100,14 @@ class Encoder:
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
-        self._fast = Gigatoken(engines.tokenizer) if engines.guard is not None else None
+        self._fast = _fast(engines)
         self.bytes_since_renewal = 0
+        """What it has encoded that a renewal would make it forget."""
 
     def encode(self, pieces: list[bytes], *, suspicious: bool) -> tuple[Ids, Counts]:
         """The ids of all pieces in a row, and how many each has. Unless suspicious, no piece holds a guarded character."""
-        self.bytes_since_renewal += sum(map(len, pieces))
+        if self._engines.native is None:
+            self.bytes_since_renewal += sum(map(len, pieces))
         if self._fast is None:
             return _join([self._by_reference(piece) for piece in pieces])
         if not suspicious:
@@ -92,10 +115,9 @@ class Encoder:
         return _join([self._by_both(piece) for piece in pieces])
 
     def renew(self) -> None:
-        """Forget every word seen, and so give back the memory of the fast engine's cache."""
-        if self._fast is not None:
-            self._fast = None
-            self._fast = Gigatoken(self._engines.tokenizer)
+        """Forget every word seen, and so give back the memory of gigatoken's cache. Our own engine's is fixed."""
+        self._fast = None
+        self._fast = _fast(self._engines)
         self.bytes_since_renewal = 0
 
     def _by_both(self, piece: bytes) -> Ids:
@@ -138,6 +160,12 @@ class Encoder:
             spans.append(reference_ids(self._engines.reference, piece[at:end]))
             at = end
         return np.concatenate(spans) if spans else np.empty(0, np.uint32)
+
+
+def _fast(engines: Engines) -> Fast | None:
+    if engines.guard is None:
+        return None
+    return engines.native or Gigatoken(engines.tokenizer)
 
 
 def _neighbours(places: list[int]) -> Iterator[tuple[int, int]]:

@@ -1,13 +1,11 @@
-"""The fast engine: gigatoken, used only in the ways that keep it exact and let other threads run."""
+"""The fast engine for most tokenizers: gigatoken, used only in the ways that keep it exact and let other threads run."""
 
 import json
 from importlib import metadata
 
-import gigatoken
 import numpy as np
-import numpy.typing as npt
 
-from shardmill.tokens.reference import Ids
+from shardmill.tokens.reference import Counts, Ids
 from shardmill.tokens.tokenizer import Tokenizer
 
 _PRETOKENIZERS = {"r50k_base": "gpt2", "cl100k_base": "cl100k", "o200k_base": "o200k"}
@@ -21,10 +19,17 @@ def version() -> str:
     return f"gigatoken {metadata.version('gigatoken')}"
 
 
+def why_not(tokenizer: Tokenizer) -> str | None:
+    """Why it cannot run a tokenizer, as far as is known without trying; None if it can."""
+    return None if tokenizer.plain else "it is not a plain byte-level BPE with a pattern that is known to be safe"
+
+
 class Gigatoken:
     """One engine for one thread. Its cache of words grows with every new word: drop it and make another."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        import gigatoken
+
         # Special tokens are left out, or a literal "<|endoftext|>" in the text would become the special id.
         if tokenizer.kind == "tiktoken":
             self._tokenizer = gigatoken.Tokenizer.from_tiktoken(
@@ -36,7 +41,7 @@ class Gigatoken:
             config["post_processor"] = None
             self._tokenizer = gigatoken.Tokenizer.from_json(json.dumps(config))
 
-    def encode(self, pieces: list[bytes]) -> tuple[Ids, npt.NDArray[np.int64]]:
+    def encode(self, pieces: list[bytes]) -> tuple[Ids, Counts]:
         """The ids of all pieces in a row, and how many each has."""
         # encode() would hold the GIL; parallel=True would start threads of its own.
         if len(pieces) <= FEW_PIECES:

@@ -1,4 +1,4 @@
-"""The code points on which the fast engine and the reference disagree, and where they occur in a text.
+"""The code points on which a fast engine and the reference disagree, and where they occur in a text.
 
 The engines ship different versions of Unicode, so they see other classes in the newest characters, and
 split words there in other places. The table is found by trying every code point in many contexts on both
@@ -9,7 +9,7 @@ is computed once and kept in the user's cache folder.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -18,9 +18,7 @@ import numpy as np
 
 from shardmill import storage
 from shardmill.errors import ShardmillError
-from shardmill.tokens import gigatoken
-from shardmill.tokens.gigatoken import Gigatoken
-from shardmill.tokens.reference import Reference
+from shardmill.tokens.reference import Fast, Reference
 from shardmill.tokens.tokenizer import Tokenizer
 
 TABLE_FORMAT = 1
@@ -75,16 +73,15 @@ class Guard:
         return sorted(found)
 
 
-def load_guard(tokenizer: Tokenizer, reference: Reference, cache: Path) -> Guard:
-    """The guard for this tokenizer and the installed versions: shipped, cached, or computed now."""
-    key = table_key(tokenizer, reference)
+def load_guard(key: str, make: Callable[[], Fast], reference: Reference, cache: Path) -> Guard:
+    """The guard for what table_key tells: shipped, cached, or computed now, with an engine that is made for it."""
     shipped = json.loads((resources.files("shardmill.tokens") / SHIPPED).read_text())
     if key in shipped["tables"]:
         return Guard(_from_ranges(shipped["tables"][key]))
     file = cache / f"guard-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
     cached = _read_cached(file, key)
     if cached is None:
-        cached = find_disagreements(Gigatoken(tokenizer), reference)
+        cached = find_disagreements(make(), reference)
         content = {"format": TABLE_FORMAT, "key": key, "ranges": to_ranges(cached)}
         try:
             storage.make_folder(cache)
@@ -96,9 +93,8 @@ def load_guard(tokenizer: Tokenizer, reference: Reference, cache: Path) -> Guard
     return Guard(cached)
 
 
-def is_ready(tokenizer: Tokenizer, reference: Reference, cache: Path) -> bool:
+def is_ready(key: str, cache: Path) -> bool:
     """Whether load_guard answers at once."""
-    key = table_key(tokenizer, reference)
     shipped = json.loads((resources.files("shardmill.tokens") / SHIPPED).read_text())
     return (
         key in shipped["tables"]
@@ -106,11 +102,12 @@ def is_ready(tokenizer: Tokenizer, reference: Reference, cache: Path) -> bool:
     )
 
 
-def table_key(tokenizer: Tokenizer, reference: Reference) -> str:
-    return f"{gigatoken.version()} / {reference.version} / {tokenizer.digest}"
+def table_key(engine: str, tokenizer: Tokenizer, reference: Reference) -> str:
+    """What a table depends on: the versions of both engines, and the tokenizer."""
+    return f"{engine} / {reference.version} / {tokenizer.digest}"
 
 
-def find_disagreements(fast: Gigatoken, reference: Reference) -> frozenset[int]:
+def find_disagreements(fast: Fast, reference: Reference) -> frozenset[int]:
     """Try every code point in every context on both engines. Seconds for tiktoken, a minute for tokenizers."""
     chunks = list(_chunks())
     texts = [" ".join(map(_in_contexts, chunk)).encode() for chunk in chunks]
@@ -151,7 +148,7 @@ def _in_contexts(point: int) -> str:
     return " q".join(f"{before}{chr(point)}{after}" for before, after in _CONTEXTS) + " q"
 
 
-def _agree(fast: Gigatoken, reference: Reference, point: int) -> bool:
+def _agree(fast: Fast, reference: Reference, point: int) -> bool:
     text = _in_contexts(point).encode()
     return bool(np.array_equal(fast.encode([text])[0], reference.encode(text)))
 

@@ -121,8 +121,9 @@ def load(name: str) -> Tokenizer:
     return _load_json(name, _download(name))
 
 
+@lru_cache(maxsize=1)
 def read_ranks(encoding: str) -> dict[bytes, int]:
-    """The vocabulary of one of OpenAI's encodings: each token's bytes and id."""
+    """The vocabulary of one of OpenAI's encodings: each token's bytes and id. Kept until choose_engines is done with it."""
     return {
         base64.b64decode(token): int(rank)
         for token, rank in (line.split() for line in vocabulary_file(encoding).read_bytes().splitlines())

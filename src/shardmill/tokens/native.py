@@ -1,0 +1,103 @@
+"""Our own engine: the library that native/ is compiled to, for the vocabularies it knows."""
+
+import ctypes
+import json
+import weakref
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.errors import ShardmillError
+from shardmill.tokens.reference import Counts, Ids
+from shardmill.tokens.tokenizer import Tokenizer, read_ranks
+
+# Goes up with every change that could change a token; the library tells its own.
+VERSION = 1
+
+_FOLDER = Path(str(resources.files("shardmill"))) / "tokens"
+LIBRARY = _FOLDER / "native" / "engine.so"
+# The engine stores ids 16 bytes at a time.
+_SLACK_IDS = 8
+
+
+def version() -> str:
+    return f"native {VERSION}"
+
+
+def why_not(tokenizer: Tokenizer) -> str | None:
+    """Why this engine cannot run a tokenizer; None if it can."""
+    if tokenizer.kind != "tiktoken" or tokenizer.family != "gpt2":
+        return "the native engine knows only GPT-2's own vocabulary"
+    if _library() is None:
+        return "the native engine was not compiled when shardmill was installed; install a C compiler, then shardmill again"
+    return None
+
+
+class Native:
+    """One engine for any number of threads, which learn words for each other. Its memory is fixed."""
+
+    def __init__(self, tokenizer: Tokenizer, *, portable: bool = False) -> None:
+        library = _library()
+        assert library is not None, "ask why_not first"
+        ranks = read_ranks(tokenizer.name)
+        tokens = sorted(ranks, key=ranks.__getitem__)
+        offsets = np.zeros(len(tokens) + 1, np.uint32)
+        np.cumsum([len(token) for token in tokens], out=offsets[1:])
+        classes = _classes()
+        self._library = library
+        self._engine = library.engine_new(b"".join(tokens), offsets.ctypes, len(tokens), classes.ctypes, portable)
+        if not self._engine:
+            raise ShardmillError("there is no memory for the native engine, or the vocabulary is not for it")
+        weakref.finalize(self, library.engine_free, self._engine)
+        self._dtype = np.dtype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32)
+
+    def encode(self, pieces: list[bytes]) -> tuple[Ids, Counts]:
+        """The ids of all pieces in a row, and how many each has."""
+        count = len(pieces)
+        sizes = np.fromiter(map(len, pieces), np.int64, count)
+        ids = np.empty(int(sizes.sum()) + _SLACK_IDS, self._dtype)
+        counts = np.empty(count, np.int64)
+        texts = (ctypes.c_char_p * count)(*pieces)
+        total = self._library.engine_encode(self._engine, texts, sizes.ctypes, count, ids.ctypes, counts.ctypes)
+        if total < 0:
+            raise MemoryError("the native engine needs more memory for a word of this length than there is")
+        return ids[:total], counts
+
+    @property
+    def memory(self) -> int:
+        return int(self._library.engine_memory(self._engine))
+
+
+def _classes() -> npt.NDArray[np.uint8]:
+    """The class of each code point, as tools/make_classes.py found it."""
+    runs = np.array(json.loads((_FOLDER / "classes.json").read_bytes())["runs"], np.int64)
+    return np.repeat(runs[:, 1].astype(np.uint8), np.diff(np.append(runs[:, 0], 0x110000)))
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError:
+        return None
+    if library.engine_version() != VERSION:
+        return None  # compiled from an older source: `make native` makes it anew
+    library.engine_new.restype = ctypes.c_void_p
+    library.engine_new.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int]
+    library.engine_free.restype = None
+    library.engine_free.argtypes = [ctypes.c_void_p]
+    library.engine_encode.restype = ctypes.c_int64
+    library.engine_encode.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ]
+    library.engine_memory.restype = ctypes.c_uint64
+    library.engine_memory.argtypes = [ctypes.c_void_p]
+    return library

@@ -1,0 +1,244 @@
+"""Our own engine gives the reference's tokens for every text, on every path through it, in memory of a fixed size."""
+
+import json
+import random
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import samples
+from given_texts import load_once, texts
+from shardmill import machine
+from shardmill.errors import UsageError
+from shardmill.tokens import native
+from shardmill.tokens.encoder import Encoder, choose_engines
+from shardmill.tokens.native import Native
+from shardmill.tokens.reference import load_reference
+from shardmill.tokens.tokenizer import read_ranks
+
+NAMES = ("r50k_base",)
+compiled = pytest.mark.skipif(native._library() is None, reason="the native engine is not compiled: no C compiler")
+# What the pattern tells apart, at the borders where it does.
+BORDERS = "it's we'll 'S 'tis y'all'd've '' ' 'x  two   three\n\nnext \t\r\n 12 345a6 é'é ñ中文。字 \xa0\xa0x \u3000\u3000 ’s 😀😀 👍🏽!\0\0 ...'re"
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["this machine", "portable"])
+def engine(request, name):
+    return Native(load_once(name), portable=request.param == "portable")
+
+
+@pytest.fixture(scope="module")
+def truth(name):
+    return load_reference(load_once(name))
+
+
+def differing(engine, truth, pieces):
+    """The pieces whose ids are not the reference's, encoded in one call."""
+    data = [piece.encode() for piece in pieces]
+    ids, counts = engine.encode(data)
+    assert len(counts) == len(pieces) and counts.sum() == len(ids)
+    parts = np.split(ids, np.cumsum(counts)[:-1]) if pieces else []
+    return [piece for piece, part in zip(pieces, parts) if part.tolist() != truth.encode(piece.encode()).tolist()]
+
+
+def unseen_words(seed, count):
+    letters = np.random.default_rng(seed).integers(ord("a"), ord("z") + 1, (count, 8), np.uint8)
+    letters[:, 7] = ord(" ")
+    return letters.tobytes()
+
+
+@compiled
+def test_every_sample_gives_the_tokens_of_the_reference(engine, truth):
+    assert differing(engine, truth, [*samples.SAMPLES.values(), samples.ALL, samples.ALL * 20]) == []
+
+
+@compiled
+def test_a_text_gives_the_same_tokens_wherever_it_begins(engine, truth):
+    """Blocks of 64 bytes, and windows of 16 KiB."""
+    for lead in ("x", " ", "é"):
+        assert differing(engine, truth, [lead * shift + BORDERS for shift in range(131)]) == []
+    for size in (16384, 2 * 16384):
+        near = [f"{'word ' * (size // 5)}{'!' * shift}{BORDERS}" for shift in range(-130 % 7, 131, 3)]
+        assert differing(engine, truth, near) == []
+        assert differing(engine, truth, [("w" * 9 + " ") * (size // 10) + BORDERS[:end] for end in range(90)]) == []
+
+
+@settings(max_examples=300)
+@given(text=texts(max_pieces=40))
+@compiled
+def test_made_up_texts_give_the_tokens_of_the_reference(engine, truth, text):
+    assert differing(engine, truth, [text]) == []
+
+
+@settings(max_examples=300)
+@given(pieces=st.lists(st.lists(st.sampled_from(samples.NASTY), max_size=80).map("".join), max_size=5))
+@compiled
+def test_nasty_characters_give_the_tokens_of_the_reference(engine, truth, pieces):
+    assert differing(engine, truth, pieces) == []
+
+
+@compiled
+def test_every_character_gives_the_tokens_of_the_reference(engine, truth):
+    points = [*range(0xD800), *range(0xE000, 0x40000), *range(0x40000, 0x110000, 61)]
+    pieces = [
+        "".join(f"a{chr(p)}{chr(p)}1 {chr(p)}'s  {chr(p)}\n{chr(p)}'LL" for p in points[at : at + 512])
+        for at in range(0, len(points), 512)
+    ]
+    assert differing(engine, truth, pieces) == []
+
+
+@compiled
+def test_every_token_of_the_vocabulary_is_one_token(engine, name):
+    tokens = read_ranks(name)
+    whole = [token for token in tokens if re.fullmatch(rb" ?[a-zA-Z]+| ?[0-9]{1,3}", token)]
+    ids, counts = engine.encode(whole)
+    assert ids.tolist() == [tokens[token] for token in whole]
+    assert set(counts.tolist()) == {1}
+
+
+@compiled
+def test_many_small_and_empty_pieces_are_encoded_each_by_itself(engine, truth):
+    rng = random.Random(5)
+    pieces = ["".join(rng.choices([*BORDERS, ""], k=rng.randrange(4))) for _ in range(20_000)]
+    assert "" in pieces
+    assert differing(engine, truth, pieces) == []
+    assert differing(engine, truth, []) == []
+
+
+HUGE = {
+    "letter": "a",
+    "digit": "1",
+    "space": " ",
+    "newline": "\n",
+    "accent": "é",
+    "sign": "=",
+    "wide space": "\u3000",
+    "nul": "\0",
+    "Chinese": "中文",
+}
+
+
+@compiled
+@pytest.mark.parametrize("kind", HUGE)
+def test_a_word_without_end_gives_the_tokens_of_the_reference_in_time(engine, truth, kind):
+    """Four times the word may not take sixteen times as long."""
+    short, long = (HUGE[kind] * (size // len(HUGE[kind].encode())) for size in (1 << 15, 1 << 17))
+    assert differing(engine, truth, [short, short + "x", f"x {short}'s", f"{short} {short}"]) == []
+    seconds = []
+    for text in (short, long):
+        started = time.thread_time()
+        for _ in range(3):
+            engine.encode([text.encode()])
+        seconds.append(time.thread_time() - started)
+    assert seconds[1] < 10 * seconds[0] + 0.05
+
+
+@compiled
+def test_long_words_of_any_kind_give_the_tokens_of_the_reference(engine, truth):
+    rng = random.Random(7)
+    alphabets = [
+        "abcdefghijklmnopqrstuvwxyz",
+        "aäoöuüß",
+        "0123456789",
+        "-=_*#",
+        "ไทยกขค",
+        "😀👍🏽🇩🇪",
+        "한국어",
+        "\n\t ",
+        "中文字典",
+    ]
+    pieces = [
+        "".join(rng.choices(rng.choice(alphabets), k=rng.choice([15, 16, 17, 40, 48, 49, 70, 300]))) for _ in range(600)
+    ]
+    assert differing(engine, truth, pieces * 2) == []
+
+
+@compiled
+def test_threads_share_one_engine_while_its_tables_fill_and_are_emptied(name):
+    engine, alone = Native(load_once(name)), Native(load_once(name))
+    parts = [unseen_words(seed, 130_000) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda part: engine.encode([part])[0], parts))
+    for part, ids in zip(parts, found):
+        assert np.array_equal(ids, alone.encode([part])[0])
+    begin = parts[-1][:20_000].rpartition(b" ")[0]
+    expected = load_reference(load_once(name)).encode(begin)
+    assert np.array_equal(found[-1][: len(expected)], expected)
+
+
+@compiled
+def test_memory_is_fixed_whatever_is_encoded(name):
+    engine = Native(load_once(name))
+    assert engine.memory < 48 << 20
+    held, text = engine.memory, unseen_words(1, 200_000)
+    engine.encode([text])
+    before = machine.rss()
+    for seed in range(2, 8):
+        engine.encode([unseen_words(seed, 200_000)])
+    assert engine.memory == held
+    assert machine.rss() - before < 8 << 20
+
+
+@compiled
+def test_bytes_that_are_not_text_are_safe_and_come_back(engine, name):
+    """The mill never gives such bytes; the engine must not fall over them, nor learn wrong words from them."""
+    tokens = {rank: token for token, rank in read_ranks(name).items()}
+    rng = random.Random(3)
+    for size in [*range(70), 5_000, 40_000]:
+        data = bytes(rng.choice([rng.randrange(256), 0xFF, 0xE4, 0x20]) for _ in range(size))
+        ids, _ = engine.encode([data])
+        assert b"".join(tokens[rank] for rank in ids.tolist()).startswith(data[:1])
+    assert engine.encode([b"a\xff", b"a"])[1].tolist()[1] == 1
+
+
+@compiled
+def test_the_table_of_classes_is_what_the_installed_tiktoken_says():
+    table = json.loads((native._FOLDER / "classes.json").read_text())
+    if table["made_with"] != f"tiktoken {metadata.version('tiktoken')}":
+        pytest.skip("made with another tiktoken: the guard sees to it")
+    import tiktoken
+
+    letters = tiktoken.Encoding(
+        "bytes", pat_str=r"\p{L}", mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={}
+    )
+    every = "".join(chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000)
+    found = [ord(c) for c in bytes(letters.encode_ordinary(every)).decode()]
+    assert np.flatnonzero(np.isin(native._classes(), (1, 2, 3))).tolist() == found
+
+
+def test_the_library_and_its_door_agree_on_the_version():
+    source = (Path(native.__file__).parent / "native" / "engine.c").read_text()
+    assert int(re.search(r"engine_version\(void\)\n{\n    return (\d+);", source)[1]) == native.VERSION
+
+
+@compiled
+def test_it_is_chosen_where_it_can_run(tmp_path):
+    engines = choose_engines(load_once("r50k_base"), "auto", 0, tmp_path)
+    assert engines.name == native.version() and not engines.guard.code_points
+    ids, counts = Encoder(engines).encode([b"hello world"], suspicious=False)
+    assert (ids.dtype, ids.tolist(), counts.tolist()) == (np.uint16, [31373, 995], [2])
+
+
+def test_without_a_compiler_the_next_engine_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(native, "_library", lambda: None)
+    assert choose_engines(load_once("r50k_base"), "auto", 0, tmp_path).name.startswith("gigatoken")
+    with pytest.raises(UsageError, match=r"--engine native: .*was not compiled.*use --engine auto"):
+        choose_engines(load_once("r50k_base"), "native", 0, tmp_path)
+
+
+def test_a_tokenizer_it_does_not_know_runs_on_the_next_engine(gpt2_json, tmp_path):
+    tokenizer = load_once(str(gpt2_json))
+    with pytest.raises(UsageError, match=r"--engine native: .*knows only"):
+        choose_engines(tokenizer, "native", 0, tmp_path)
