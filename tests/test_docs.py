@@ -67,7 +67,7 @@ def test_the_file_tree_of_the_readme_is_the_truth():
         for folder in ("src", "tools")
         for path in (ROOT / folder).rglob("*.py")
         if not path.name.startswith("__")
-    }
+    } | {path.name for path in ROOT.glob("*.py")}
     assert listed == there
 
 
