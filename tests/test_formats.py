@@ -165,6 +165,22 @@ def test_o1_o2_olmo(tmp_path):
     assert rows == [f"0,3,0,{source},0\r\n3,4,1,{source},12\r\n", f"0,1,1,{source},12\r\n"]
 
 
+def test_o2_rows_of_many_blocks_and_of_odd_names(tmp_path):
+    """O2: a name with a comma is quoted, one that is no UTF-8 stands there as it is; blocks of 65,535 bytes."""
+    odd = [os.fsdecode(b"a, \xff.txt"), os.fsdecode(b'b".txt')]
+    for name in odd:
+        (tmp_path / name).write_text("Hello\n" * 3000)
+    spec = Spec(inputs=[tmp_path / name for name in odd], output=tmp_path / "out", separator="\\n", format="olmo", val_fraction=0)  # fmt: skip
+    prepare(spec, limits=Limits(engine="gigatoken", workers=1))
+    data = (tmp_path / "out/train-00000.csv.gz").read_bytes()
+    assert data[10:15] == struct.pack("<BHH", 0, 65535, 0)
+    folder = os.fsencode(tmp_path)
+    names = [b'"%s/a, \xff.txt"' % folder, b'"%s/b"".txt"' % folder]
+    assert gzip.decompress(data) == b"".join(
+        b"%d,%d,%d,%b,%d\r\n" % (2 * i, 2 * i + 2, i, names[i // 3000], 6 * (i % 3000)) for i in range(6000)
+    )
+
+
 def test_i1_i2_the_index_and_where_documents_came_from(tmp_path):
     """I1, I2: of whichever format, counted in the tokens of the split."""
     for name in registry.FORMATS:

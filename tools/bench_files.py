@@ -14,7 +14,7 @@ from bench_base import MB, MIB, SHARDMILL, Cost, Row, prepare, run
 SEPARATOR = "<|endoftext|>"
 DOCUMENT_CHARACTERS = 1900
 NAMES = ("documents.txt", "documents.jsonl", "documents.parquet", "documents.jsonl.zst")
-FORMATS = ("shards", "build-nanogpt", "llmc", "megatron", "datatrove")
+FORMATS = ("shards", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo", "mds", "litdata")
 
 
 def make_inputs(text: Path, folder: Path) -> None:
@@ -99,7 +99,8 @@ def format_rows(files: dict[str, Path], repeat: int) -> list[Row]:
     def mill(name: str) -> Callable[[], Cost]:
         shards = () if name in ("megatron", "datatrove", "nanogpt") else ("--shard-tokens", "10M")
         split = ("--split", "hash") if name in ("build-nanogpt", "llmc") else ()
-        return lambda: prepare(source, *common, "--format", name, *shards, *split)
+        samples = ("--sample-tokens", "1000") if name in ("mds", "litdata") else ()
+        return lambda: prepare(source, *common, "--format", name, *shards, *split, *samples)
 
     best = best_of(repeat, {name: mill(name) for name in ("nanogpt", *FORMATS)})
     rows = []

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from shardmill.documents import columns, detect, jsonl, passages, tables, text
 from shardmill.documents.compression import MAX_HELD, Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
@@ -36,7 +39,7 @@ class Checked(Protocol):
     def place_of(self, piece: int, offset: int, /) -> str:
         """Where a piece stands, in words."""
 
-    def origins(self, found: Pieces, /) -> list[int]:
+    def origins(self, found: Pieces, /) -> list[int] | npt.NDArray[np.int64]:
         """Of each piece, the byte of the file, or the number of the line or row, where its document begins."""
 
 

@@ -17,8 +17,7 @@ from shardmill.foreign import Claims, open_foreign
 from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.registry import Format, Output
-from shardmill.formats.shards import SPLITS, SplitName, Tokens
-from shardmill.formats.sides import Places
+from shardmill.formats.shards import SPLITS, Places, SplitName, Tokens
 from shardmill.formats.writer import FormatWriter
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest

@@ -11,6 +11,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from shardmill.cuts import CONTEXT_BYTES
 from shardmill.documents import utf8
 from shardmill.documents.passages import BEFORE_BYTES, character_boundary, find_passages
@@ -90,12 +93,13 @@ class Text:
             _repair(found)
         return found
 
-    def origins(self, found: Pieces) -> list[int]:
+    def origins(self, found: Pieces) -> list[int] | npt.NDArray[np.int64]:
         part = self.part
         if part.starts:  # passages of one document
             return [part.begin] * len(found.data)
-        places = zip(found.offsets, found.begins, strict=True)
-        return [part.offset + offset if begins else part.begin for offset, begins in places]
+        places = part.offset + np.array(found.offsets, np.int64)
+        places[~np.array(found.begins, np.bool_)] = part.begin
+        return places
 
     def place_of(self, _piece: int, offset: int) -> str:
         return f"{show(self.part.path)} byte {self.part.offset + offset:,}"

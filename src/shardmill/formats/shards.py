@@ -13,6 +13,9 @@ SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = ("train", "val")
 Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
 TokenType = np.dtype[np.unsignedinteger[npt.NBitBase]]
+Positions = npt.NDArray[np.int64]
+Places = npt.NDArray[np.uint64]
+"""Of each document: the number of its input file, and the byte in it where it begins."""
 _MOVED_TOKENS = 1 << 20
 
 

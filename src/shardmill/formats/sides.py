@@ -1,22 +1,16 @@
 """Where documents end → the files beside the tokens: indexes that are streamed, however many documents there are."""
 
 import struct
-import zlib
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardmill import rejects
 from shardmill.errors import OutputError
 from shardmill.formats import streaming
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.registry import Output
-from shardmill.formats.shards import Shard, SplitName
-
-Positions = npt.NDArray[np.int64]
-Places = npt.NDArray[np.uint64]
-"""Of each document: the number of its input file, and the byte in it where it begins."""
+from shardmill.formats.shards import Places, Positions, Shard, SplitName
 
 KINDS = {
     ".ends": "ends",
@@ -33,8 +27,6 @@ _CHUNK = 1 << 16
 _MEGATRON_MAGIC = b"MMIDIDX\0\0"
 MEGATRON_HEADER = 34
 MEGATRON_CODES = {2: 8, 4: 4}  # uint16, int32
-_ROW_BYTES = 24
-_STORED = 65_535
 
 
 class Side(Protocol):
@@ -55,6 +47,8 @@ def sides_of(output: Output, files: OutputFiles, *, finished: bool) -> list[Side
         case "datatrove":
             sides.append(Datatrove(files, output))
         case "olmo":
+            from shardmill.formats.olmo import Olmo  # and Arrow with it
+
             sides.append(Olmo(files, output))
         case "mds" | "litdata":
             sides.append(ShardList(files, output))
@@ -134,65 +128,6 @@ class Datatrove:
             self._files.append(f"{split}.ds.metadata", memoryview("\n".join(lines).encode()))
 
 
-class Olmo:
-    """SHARD.csv.gz: start, end, id, src, loc of each document. Until all are known they stand in SPLIT.rows."""
-
-    def __init__(self, files: OutputFiles, output: Output) -> None:
-        self._files, self._output = files, output
-        self._sources = [_quoted(path) for path in output.sources]
-
-    def add(self, split: SplitName, ends: Positions, _: Positions, places: Places) -> None:
-        rows = np.column_stack([ends.astype("<u8"), places])
-        self._files.append(f"{split}.rows", memoryview(rows.astype("<u8").tobytes()))
-
-    def finish(self, split: SplitName, _: tuple[Shard, ...], documents: int) -> None:
-        name, length = f"{split}.rows", self._output.shard_tokens
-        assert length is not None
-        out: _StoredGzip | None = None
-        shard = start = 0
-        for first in range(0, documents, _CHUNK):
-            count = min(_CHUNK, documents - first)
-            data = self._files.read(name, _ROW_BYTES * first, _ROW_BYTES * count)
-            rows = np.frombuffer(data, "<u8").reshape(count, 3).astype(np.int64)
-            numbers = np.arange(first, first + count)
-            while len(rows):  # as much of them as belongs to this shard; a document may go on in the next
-                until = (shard + 1) * length
-                whole = int(np.searchsorted(rows[:, 0], until, side="right"))
-                cut = whole < len(rows) and max(start, int(rows[whole - 1, 0]) if whole else 0) < until
-                some = rows[: whole + cut]
-                ends = np.minimum(some[:, 0], until)
-                if len(some):
-                    out = out or self._open(split, shard)
-                    out.write(self._lines(start, ends, shard * length, some, numbers).encode())
-                    start = int(ends[-1])
-                if start == until and out is not None:
-                    out.close()
-                    out, shard = None, shard + 1
-                rows, numbers = rows[whole:], numbers[whole:]
-        if out is not None:
-            out.close()
-        self._files.drop(name)
-
-    def _open(self, split: SplitName, shard: int) -> "_StoredGzip":
-        tokens_name = self._output.format.file_name(split, shard)
-        return _StoredGzip(self._files, tokens_name.removesuffix(".npy") + ".csv.gz")
-
-    def _lines(self, start: int, ends: Positions, base: int, rows: Positions, numbers: Positions) -> str:
-        starts = np.concatenate([[start], ends[:-1]]) - base
-        sources = self._sources
-        return "".join(
-            f"{begin},{end},{number},{sources[source] if source < len(sources) else ''},{place}\r\n"
-            for begin, end, number, source, place in zip(
-                starts.tolist(),
-                (ends - base).tolist(),
-                numbers.tolist(),
-                rows[:, 1].tolist(),
-                rows[:, 2].tolist(),
-                strict=False,
-            )
-        )
-
-
 class ShardList:
     """SPLIT/index.json: the shards, as mosaicml-streaming or litdata wants to know them. Nothing of documents."""
 
@@ -206,35 +141,6 @@ class ShardList:
     def finish(self, split: SplitName, shards: tuple[Shard, ...], _: int) -> None:
         if shards:
             self._files.append(f"{split}/{streaming.INDEX}", memoryview(self._index(shards, self._shape)))
-
-
-class _StoredGzip:
-    """A gzip file of uncompressed blocks: the same bytes whatever the version of zlib (I1)."""
-
-    def __init__(self, files: OutputFiles, name: str) -> None:
-        self._files, self._name = files, name
-        self._rest, self._crc, self._size = bytearray(), 0, 0
-        files.append(name, memoryview(b"\x1f\x8b\x08\0\0\0\0\0\0\xff"))
-
-    def write(self, data: bytes) -> None:
-        self._rest += data
-        self._crc, self._size = zlib.crc32(data, self._crc), self._size + len(data)
-        while len(self._rest) > _STORED:
-            self._block(bytes(self._rest[:_STORED]), last=False)
-            del self._rest[:_STORED]
-
-    def close(self) -> None:
-        self._block(bytes(self._rest), last=True)
-        self._files.append(self._name, memoryview(struct.pack("<II", self._crc, self._size & 0xFFFFFFFF)))
-        self._files.full(self._name)
-
-    def _block(self, data: bytes, *, last: bool) -> None:
-        size = len(data)
-        self._files.append(self._name, memoryview(struct.pack("<BHH", last, size, size ^ 0xFFFF) + data))
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\r\n') else text
 
 
 def _metric(count: int) -> str:

@@ -4,14 +4,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.registry import Output
-from shardmill.formats.shards import SPLITS, Shard, ShardFiles, SideFile, SplitName, Tokens
-from shardmill.formats.sides import KINDS, Places, sides_of
-
-Positions = npt.NDArray[np.int64]
+from shardmill.formats.shards import SPLITS, Places, Positions, Shard, ShardFiles, SideFile, SplitName, Tokens
+from shardmill.formats.sides import KINDS, sides_of
 
 
 class Writer(Protocol):
