@@ -45,7 +45,7 @@ slow: $(VENV)/.ready ## the tests that take minutes
 torture: $(VENV)/.ready ## kill jobs a thousand times and compare every byte; KILLS=10000 SEED=1 for more and others
 	$(BIN)/python tools/torture.py --kills $(or $(KILLS),1000) --seed $(or $(SEED),0)
 
-interop: $(VENV)/.ready ## let datatrove, Megatron and torch read our files; installs each, some gigabytes, under .interop
+interop: $(VENV)/.ready ## let the real readers of every format read our files; installs each, some gigabytes, under .interop
 	$(BIN)/python tools/interop.py
 
 guard: $(VENV)/.ready ## compute anew the table of code points on which the engines differ

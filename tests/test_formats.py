@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import reference
+import shardmill
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import TemporaryError, UsageError
 from shardmill.formats import files as growing
@@ -50,6 +51,10 @@ def names(folder):
 
 def stream(side):
     return reference.tokens("r50k_base", DOCUMENTS, eot=50256, side=side)
+
+
+def test_the_command_line_knows_the_formats_of_the_registry():
+    assert tuple(registry.FORMATS) == shardmill.spec.FORMATS
 
 
 def test_p1_nanogpt_and_shards_are_bare_integers(tmp_path):
@@ -152,7 +157,7 @@ def test_d1_d2_datatrove(tmp_path):
     assert names(folder) == {"train.ds", "train.ds.index", "train.ds.metadata"}
     assert (folder / "train.ds").read_bytes() == struct.pack("<5H", 15496, 995, 50256, 15496, 50256)
     assert (folder / "train.ds.index").read_bytes() == struct.pack("<2Q", 3, 5)
-    assert (folder / "train.ds.metadata").read_text() == "r50k_base|2\n5\n5.00 T"
+    assert (folder / "train.ds.metadata").read_text() == "openai-community/gpt2|2\n5\n5.00 T"
 
 
 def test_o1_o2_olmo(tmp_path):

@@ -27,6 +27,8 @@ _CHUNK = 1 << 16
 _MEGATRON_MAGIC = b"MMIDIDX\0\0"
 MEGATRON_HEADER = 34
 MEGATRON_CODES = {2: 8, 4: 4}  # uint16, int32
+# nanotron looks for a tokenizer of the name in .ds.metadata on the hub.
+_HUB_NAMES = {"r50k_base": "openai-community/gpt2"}
 
 
 class Side(Protocol):
@@ -124,7 +126,8 @@ class Datatrove:
 
     def finish(self, split: SplitName, shards: tuple[Shard, ...], _: int) -> None:
         if tokens := sum(shard.tokens for shard in shards):
-            lines = (f"{self._output.tokenizer}|{self._output.dtype.itemsize}", str(tokens), _metric(tokens))
+            name = _HUB_NAMES.get(self._output.tokenizer, self._output.tokenizer)
+            lines = (f"{name}|{self._output.dtype.itemsize}", str(tokens), _metric(tokens))
             self._files.append(f"{split}.ds.metadata", memoryview("\n".join(lines).encode()))
 
 
