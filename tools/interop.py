@@ -22,7 +22,6 @@ sys.path.insert(0, str(TESTS))
 import reference  # type: ignore[import-not-found]  # noqa: E402
 
 ENVIRONMENTS = Path(".interop")
-EOT = 50256
 DOCUMENTS = [
     f"Document {i} tells of the mill, der Müller, 粉屋 and {i * 7919} sacks.\n" * (i % 7 + 1) for i in range(500)
 ]
@@ -40,6 +39,8 @@ class Consumer:
     environment: str = "torch"
     prepare: dict[str, Any] = field(default_factory=lambda: TAIL)
     target: dict[str, Any] = field(default_factory=dict)
+    wide: bool = False
+    """The files say how wide their tokens are, so 32 bits are tried too."""
 
 
 _TORCH = ("torch", "numpy")
@@ -50,7 +51,11 @@ CONSUMERS = (
     Consumer(name="modded_nanogpt", format="modded-nanogpt", packages=_TORCH, prepare=FIRST_SHARD, target=FIRST_SHARD),
     Consumer(name="llmc_reader", format="llmc", prepare=FIRST_SHARD, target=FIRST_SHARD),
     Consumer(
-        name="megatron_indexed", format="megatron", packages=(*_TORCH, "megatron-core"), environment="megatron-core"
+        name="megatron_indexed",
+        format="megatron",
+        packages=(*_TORCH, "megatron-core"),
+        environment="megatron-core",
+        wide=True,
     ),
     Consumer(
         name="datatrove_folder",
@@ -73,6 +78,7 @@ CONSUMERS = (
         environment="mosaicml-streaming",
         prepare={**TAIL, **_SAMPLES},
         target=_SAMPLES,
+        wide=True,
     ),
     Consumer(
         name="litdata_tokens",
@@ -81,6 +87,7 @@ CONSUMERS = (
         environment="litdata",
         prepare={**TAIL, **_SAMPLES},
         target=_SAMPLES,
+        wide=True,
     ),
 )
 
@@ -118,7 +125,12 @@ def _outputs(consumer: Consumer, work: Path) -> list[Path]:
     else:
         shardmill.prepare(shardmill.Spec(output=str(other), format=source, index=True, **common, **TAIL))
     shardmill.convert(other, shardmill.Target(output=new, format=consumer.format, **consumer.target))
-    return [made, new]
+    if not consumer.wide:
+        return [made, new]
+    wide = work / f"{consumer.format}-32-bits"
+    common["tokenizer"] = "cl100k_base"
+    shardmill.prepare(shardmill.Spec(output=str(wide), format=consumer.format, **common, **consumer.prepare))
+    return [made, new, wide]
 
 
 def _compare(consumer: Consumer, program: list[str], folder: Path) -> str:
@@ -142,7 +154,8 @@ def _expected(folder: Path) -> dict[str, tuple[list[int], list[int]]]:
     """The tokens of each split by the oracle, and where its documents begin."""
     made = shardmill.open(folder).manifest
     assert made is not None
-    documents = [reference.tokens("r50k_base", [text], eot=EOT, side=made.eot_side) for text in DOCUMENTS]
+    tokenizer = made.job["choices"]["tokenizer"]
+    documents = [reference.tokens(tokenizer, [text], eot=made.eot_id, side=made.eot_side) for text in DOCUMENTS]
     stream = [token for ids in documents for token in ids]
     starts = [0]
     for ids in documents:
