@@ -108,6 +108,7 @@ DOORS = {
     },
     "msgspec": {"documents.jsonl"},
     "backports": {"documents.compression"},
+    "isal": {"documents.compression"},
     "click": COMMAND_LINE,
     "rich": COMMAND_LINE,
 }

@@ -7,9 +7,11 @@ import random
 import shutil
 import subprocess
 import sys
+import zlib
 
 import pytest
 
+from shardmill.documents import compression
 from shardmill.documents.compression import Decompressed
 from shardmill.documents.records import BytesReader
 
@@ -57,6 +59,24 @@ def assert_begun_in_the_middle(packed, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_of_many_parts_is_begun_at_the_part_that_is_needed(kind):
     assert_begun_in_the_middle(b"".join(map(KINDS[kind], PARTS)), kind)
+
+
+def test_gzip_without_the_fast_library(monkeypatch):
+    monkeypatch.setattr(compression, "deflate", zlib)
+    assert_begun_in_the_middle(b"".join(map(gzip.compress, PARTS)), "gzip")
+
+
+@pytest.mark.parametrize("library", ["fast", "slow"])
+def test_a_damaged_gzip_file_is_seen_as_such_by_either_library(monkeypatch, library):
+    if library == "slow":
+        monkeypatch.setattr(compression, "deflate", zlib)
+    packed = gzip.compress(b"".join(PARTS))
+    kept = {packed[:-3]: 1_200_000, packed[:300_000]: 525_830, packed[:-8] + b"\0" * 8: 1_149_811}
+    for damaged, least in kept.items():
+        reader = Decompressed(BytesReader("a", damaged), "gzip")
+        text = reader.read(0, 2_000_000)
+        assert b"".join(PARTS).startswith(text) and reader.damage is not None
+        assert least <= len(text) < least + 10  # the last bytes before the break may be had or not
 
 
 def test_frames_with_a_table_between_them_that_is_to_be_skipped():

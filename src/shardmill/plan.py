@@ -240,7 +240,7 @@ def _all_parts(
     rules_of = rules_by_file(files, rules)
     for number, file in enumerate(files.since(start.file), start.file):
         position = start if number == start.file else Position(file=number)
-        done = -1
+        done = position.spent
         try:
             if position.offset == 0 and (small := _small_text(file, number, rules_of(number))) is not None:
                 yield small, file.size or 0, Position(file=number + 1)
@@ -249,19 +249,15 @@ def _all_parts(
                 _refuse_changed_reader(file, reader)
                 source = _Source(file, reader, rules)
                 for part in source.parts(position, files.base(number), rules_of(number)):
-                    if done < 0:
-                        done = source.spent(position)
-                    spent = source.spent(part.after) if part.after.file == number else max(done, file.size or 0)
-                    yield part, spent - done, source.marked(part.after)
+                    spent = max(done, source.spent(part.after) if part.after.file == number else file.size or 0)
+                    yield part, spent - done, source.marked(part.after, spent)
                     done = spent
-                if done < 0:
-                    done = source.spent(position)
                 _refuse_changed_reader(file, reader)  # while it was read: what was read may be of two versions
         except InputError as e:
             yield _failed(file, number, e, rules), 0, Position(file=number + 1)
             if rules.on_error != "skip":
                 return
-        yield None, max(0, (file.size or 0) - max(done, 0)), Position(file=number + 1)
+        yield None, max(0, (file.size or 0) - done), Position(file=number + 1)
 
 
 def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
@@ -348,12 +344,12 @@ class _Source:
             return self._reader.spent(position.offset)
         return position.offset
 
-    def marked(self, position: Position) -> Position:
-        """The same, with the place where a decompressor can begin, if there is one beside the file's beginning."""
-        if not isinstance(self._reader, Decompressed) or position.file != self._number:
+    def marked(self, position: Position, spent: int) -> Position:
+        """The same with what is done there, and with the place where a decompressor can begin to go on."""
+        if position.file != self._number:
             return position
-        frame, text = self._reader.frame(position.offset)
-        return dataclasses.replace(position, frame=frame, frame_text=text)
+        frame, text = self._reader.frame(position.offset) if isinstance(self._reader, Decompressed) else (0, 0)
+        return dataclasses.replace(position, spent=spent, frame=frame, frame_text=text)
 
     def _text(self, start: Position, base: int, rules: TextRules) -> Iterator[Part]:
         none = True

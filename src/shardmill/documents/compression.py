@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections import deque
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from shardmill.backlog import Backlog
 from shardmill.documents.snappy import Snappy
@@ -21,6 +21,11 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+try:  # 2.5 times as fast
+    from isal import isal_zlib as deflate
+except ImportError:  # not made for this machine
+    deflate = zlib  # type: ignore[misc]
+
 Compression = Literal["gzip", "zstd", "bzip2", "xz", "snappy"]
 SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 # What a decompressor may take for itself, unless the files were found to need more: the window of zstd -19.
@@ -30,6 +35,8 @@ _LOOK_BACK = 4 << 10
 _INPUT_BYTES = 64 << 10
 _OUTPUT_BYTES = 256 << 10
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_GZIP_ERROR: Any = deflate.error
+_FAILURES = (zlib.error, _GZIP_ERROR, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError)
 _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
 
@@ -153,7 +160,7 @@ class Decompressed:
         """Decompress a little more."""
         try:
             data = self._next_output()
-        except (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError) as e:
+        except _FAILURES as e:
             self.damage = self._why(e)
             data = b""
         if data:
@@ -236,7 +243,7 @@ class _Gzip:
     """zlib's object with the manners of the others."""
 
     def __init__(self) -> None:
-        self._inner = zlib.decompressobj(wbits=31)
+        self._inner = deflate.decompressobj(wbits=31)
         self.needs_input = True
 
     @property

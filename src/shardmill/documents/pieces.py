@@ -17,6 +17,8 @@ class Position:
     offset: int = 0
     begin: int = 0
     record: int = 0
+    spent: int = 0
+    """The bytes of the file that are done here; of a compressed one it depends on the library that decompressed it."""
     frame: int = 0
     frame_text: int = 0
     """Of a compressed file: the last place before it where a decompressor can begin, and the text before that."""
