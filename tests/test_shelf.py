@@ -216,6 +216,7 @@ def test_reading_in_order_takes_few_requests_and_little_memory(tmp_path):
     held = []
     with Server() as server:
         server.files = {"/out/manifest.json": json.dumps(manifest).encode(), "/out/train.bin": tokens.tobytes()}
+        server.etags["/out/train.bin"] = "1"
         train = shardmill.open(f"{server.url}/out")["train"]
         server.requests.clear()
         count = 0
