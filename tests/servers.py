@@ -78,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(404, b"")
         start, end, status = 0, len(data), 200
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        headers = {"ETag": f'"{self.owner.etags.get(path, hashlib.md5(data).hexdigest())}"'}
+        headers = {"ETag": f'"{self.owner.etags.get(path) or hashlib.md5(data).hexdigest()}"'}
         headers["Content-Type"] = self.owner.types.get(path, "text/plain")
         if asked and self.owner.ranges:
             start = int(asked[1])

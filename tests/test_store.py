@@ -288,7 +288,9 @@ def test_the_command_tells_the_address_and_no_secret(text, tmp_path, faulty):
 
 
 @pytest.mark.usefixtures("aws_login")
-@pytest.mark.parametrize("room", ["900K", "9M"])  # the work waits for room; all is milled
+@pytest.mark.parametrize(
+    "room", ["900K", pytest.param("9M", marks=pytest.mark.slow)]
+)  # it waits for room; all is milled
 def test_ctrl_c_does_not_wait_for_the_store(tmp_path, faulty, room):
     (tmp_path / "a.txt").write_text("\n".join(DOCUMENTS * 100))
     args = ["prepare", "a.txt", "-o", f"s3://mill/held{room}", "--format", "shards", "--shard-tokens", "100k"]

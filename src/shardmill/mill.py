@@ -5,6 +5,7 @@ _run         goes on where an earlier run was stopped, and leaves what a later o
 _Output      takes the milled Blocks in order (line.py has the workers that bring them), with checkpoints (journal.py)
 """
 
+import contextlib
 import functools
 import threading
 import time
@@ -184,8 +185,9 @@ def _run(
         worth_keeping = tokens > 0 or isinstance(e, TemporaryError) or not isinstance(e, ShardmillError)
         if files is not None and (isinstance(e, MismatchError) or not worth_keeping):
             if store is not None:
-                for name in files.states().keys() - files.remaining():
-                    store.remove(name)
+                with contextlib.suppress(ShardmillError):  # the first error is the one to tell
+                    for name in files.states().keys() - files.remaining():
+                        store.remove(name)
             files.abandon()
             log.remove()
         elif files is not None:

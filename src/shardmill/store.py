@@ -77,16 +77,17 @@ class Store:
         def act(place: Opened) -> None:
             bucket, _, prefix = place.path.partition("/")
             prefix = f"{prefix}/" if prefix else ""
-            found = place.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
-            for begun in found.get("Uploads", ()):
-                if ours(begun["Key"].removeprefix(prefix)):
-                    place.fs.call_s3(
-                        "abort_multipart_upload", Bucket=bucket, Key=begun["Key"], UploadId=begun["UploadId"]
-                    )
+            with contextlib.suppress(
+                Exception
+            ):  # not every server knows this, not everyone may, and nothing depends on it
+                found = place.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+                for begun in found.get("Uploads", ()):
+                    if ours(begun["Key"].removeprefix(prefix)):
+                        which = {"Bucket": bucket, "Key": begun["Key"], "UploadId": begun["UploadId"]}
+                        place.fs.call_s3("abort_multipart_upload", **which)
 
         if self.url.lower().startswith("s3://"):
-            with contextlib.suppress(OutputError):  # who may not do this may put all the same
-                self._attempt("", act)
+            self._attempt("", act)
 
     def check_writable(self) -> None:
         """Find out now, not after hours, that files are not taken. The probe stays where nothing may be removed."""
