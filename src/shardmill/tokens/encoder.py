@@ -102,12 +102,10 @@ class Encoder:
         self._engines = engines
         self._fast = _fast(engines)
         self.bytes_since_renewal = 0
-        """What it has encoded that a renewal would make it forget."""
 
     def encode(self, pieces: list[bytes], *, suspicious: bool) -> tuple[Ids, Counts]:
         """The ids of all pieces in a row, and how many each has. Unless suspicious, no piece holds a guarded character."""
-        if self._engines.native is None:
-            self.bytes_since_renewal += sum(map(len, pieces))
+        self.bytes_since_renewal += sum(map(len, pieces))
         if self._fast is None:
             return _join([self._by_reference(piece) for piece in pieces])
         if not suspicious:
