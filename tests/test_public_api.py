@@ -21,7 +21,7 @@ COMMON = {
     "--on-error", "--input-format", "--column", "--sample", "--limit-documents", "--limit-tokens", "--workers", "--max-memory", "--engine", "--json", "--output",
     "--format", "--shard-tokens", "--index", "--provenance", "--staging", "--max-staging",
 }  # fmt: skip
-TARGET = {"--output", "--shard-tokens", "--index", "--overwrite", "--json"}
+TARGET = {"--output", "--shard-tokens", "--index", "--overwrite", "--sync", "--json"}
 
 
 def test_the_flags_are_these():

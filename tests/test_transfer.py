@@ -1,7 +1,12 @@
 """Merge and convert: the same tokens in other files, exactly, or a refusal that says why."""
 
+import errno
 import json
+import os
+import shutil
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,9 +14,9 @@ import pytest
 import shardmill
 from shardmill import Limits, Spec, Target, prepare
 from shardmill import transfer as transfers
-from shardmill.errors import InputError, OutputError, UsageError
+from shardmill.errors import InputError, OutputError, TemporaryError, UsageError
 from shardmill.foreign import Claims
-from shardmill.formats import registry
+from shardmill.formats import files, registry
 
 DOCUMENTS = [f"Document {i} tells of the mill and {i * 7919} sacks.\n" * (i % 5 + 1) for i in range(150)]
 SHARDS = {name: ({"shard_tokens": 900} if registry.get(name).sharded else {}) for name in registry.FORMATS}
@@ -44,7 +49,7 @@ def contents(folder):
 @pytest.mark.parametrize("source", ["nanogpt", "build-nanogpt", "megatron", "olmo"])
 def test_what_is_converted_is_what_prepare_would_have_written(made, tmp_path, monkeypatch, source, to):
     """T1: the end-of-text tokens change sides too, whatever is read at a time."""
-    monkeypatch.setattr(transfers, "CHUNK_TOKENS", 101)
+    monkeypatch.setattr(transfers, "_CHUNK_TOKENS", 101)
     manifest = shardmill.convert(made[source], Target(output=tmp_path / "new", format=to, **SHARDS[to]))
     assert contents(tmp_path / "new") == contents(made[to])
     assert manifest.files == shardmill.open(made[to]).manifest.files
@@ -106,7 +111,7 @@ def test_what_is_not_known_is_refused(tmp_path):
     with pytest.raises(UsageError, match="uint16"):
         shardmill.convert(wide, Target(output=tmp_path / "new", format="modded-nanogpt"))
     shardmill.convert(tmp_path / "plain", Target(output=tmp_path / "new", format="shards", shard_tokens=3))
-    with pytest.raises(OutputError, match="finished result already"):
+    with pytest.raises(OutputError, match="holds the result of another job"):
         shardmill.convert(tmp_path / "plain", Target(output=tmp_path / "new", format="nanogpt"))
     with pytest.raises(UsageError, match="is the source too"):
         shardmill.convert(tmp_path / "plain", Target(output=tmp_path / "plain", format="nanogpt", overwrite=True))
@@ -198,3 +203,53 @@ def test_a_manifest_with_other_files_is_refused(tmp_path):
     (folder / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(OutputError, match="not the name of a file"):
         shardmill.open(folder)
+
+
+@pytest.mark.parametrize("name", ["nanogpt", "megatron"])
+def test_not_waiting_for_the_disk_writes_the_same(made, tmp_path, name):
+    for sync in (True, False):
+        shardmill.convert(made["shards"], Target(output=tmp_path / str(sync), format=name, sync=sync))
+    assert contents(tmp_path / "True") == contents(tmp_path / "False") == contents(made[name])
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "fsync"])
+def test_an_error_of_the_disk_beside_the_copying_is_not_lost(made, tmp_path, monkeypatch, call):
+    monkeypatch.setattr(transfers, "_CHUNK_TOKENS", 101)
+    monkeypatch.setattr(files, "_SYNC_BYTES", 1)
+    failed = []
+
+    def fail_once(fd):
+        if not failed:
+            failed.append(fd)
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, call, fail_once)
+    with pytest.raises(TemporaryError, match="Input/output error"):
+        shardmill.convert(made["nanogpt"], Target(output=tmp_path / "new", format="megatron"))
+    assert failed and not (tmp_path / "new" / "manifest.json").exists()
+    assert not list((tmp_path / "new").glob("train*"))
+
+
+def test_a_disk_too_small_is_told_before_the_work(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers.storage, "free_bytes", lambda _: 100)
+    with pytest.raises(OutputError, match="100 are free"):
+        shardmill.merge([made["nanogpt"]], Target(output=tmp_path / "new"))
+
+
+def test_what_a_killed_merge_left_is_replaced_by_the_next(made, tmp_path):
+    program = (
+        "import os, sys, pathlib, shardmill\n"
+        "from shardmill import storage\n"
+        "storage.watch = lambda step: os._exit(9) if step == sys.argv[3] else None\n"
+        "shardmill.convert(sys.argv[1], shardmill.Target(output=pathlib.Path(sys.argv[2]), format='megatron'))\n"
+    )
+    for step in ("file-created", "files-sealed", "file-named", "names-synced", "run-written"):
+        new = tmp_path / "new"
+        assert subprocess.run([sys.executable, "-c", program, made["nanogpt"], new, step]).returncode == 9
+        assert not (new / "manifest.json").exists()
+        shardmill.convert(made["nanogpt"], Target(output=new, format="megatron"))
+        assert contents(new) == contents(made["megatron"])
+        assert shardmill.convert(made["nanogpt"], Target(output=new, format="megatron")) == shardmill.open(new).manifest
+        with pytest.raises(OutputError, match="result of another job"):
+            shardmill.convert(made["llmc"], Target(output=new, format="megatron"))
+        shutil.rmtree(new)

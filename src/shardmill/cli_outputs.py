@@ -4,13 +4,14 @@ import dataclasses
 import itertools
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardmill.console import Count, Size, cache_folder, plural, print_json, say, size
+from shardmill.console import Count, Reporter, Size, cache_folder, duration, plural, print_json, say, size
 from shardmill.errors import OutputError, UsageError
 from shardmill.spec import Limits
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _FORMATS = ["nanogpt", "shards", "build-nanogpt", "llmc", "modded-nanogpt", "megatron", "datatrove", "olmo"]
 _COLOURS = ("black on bright_cyan", "black on bright_yellow")
 _SHOWN_TOKENS = 400
+_PROGRESS_SECONDS = 0.1
 
 
 @click.command(
@@ -99,6 +101,12 @@ def _target_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--index", is_flag=True, help="Also write where each document ends: train.ends and val.ends."),
         click.option("--overwrite", is_flag=True, help="Replace what is in the output folder."),
+        click.option(
+            "--sync/--no-sync",
+            default=True,
+            show_default=True,
+            help="Wait until all is on disk, so that a power cut loses nothing; without it, as with cp, the system writes it when it likes.",
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print the new manifest as JSON on standard output."),
     ]
     for option in reversed(options):
@@ -128,7 +136,9 @@ def merge(sources: tuple[str, ...], output: str, as_json: bool, **options: Any) 
     import shardmill
 
     target = shardmill.Target(output=_folder(output), **options)
-    _tell(shardmill.merge(list(sources), target), output, as_json=as_json)
+    with Reporter("auto") as reporter:
+        made = shardmill.merge(list(sources), target, _copying(reporter))
+    _tell(made, output, as_json=as_json)
 
 
 @click.command(epilog="\b\nExample:\n  shardmill convert data/ --to megatron -o data-megatron/")
@@ -171,7 +181,9 @@ def convert(
 
     target = shardmill.Target(output=_folder(output), **options)
     claims = Claims(format=from_format, dtype=dtype, eot_id=eot_id)
-    _tell(shardmill.convert(source, target, claims), output, as_json=as_json)
+    with Reporter("auto") as reporter:
+        made = shardmill.convert(source, target, claims, _copying(reporter))
+    _tell(made, output, as_json=as_json)
 
 
 @click.command(epilog="\b\nExample:\n  shardmill inspect data/ --documents 3")
@@ -275,6 +287,22 @@ def _show(corpus: "Corpus", tokens: Any) -> None:
     for number, piece in enumerate(piece for piece in pieces if piece):
         line.append(piece, style=_COLOURS[number % 2])
     Console().print(line)
+
+
+def _copying(reporter: Reporter) -> Callable[[int, int], None]:
+    """How far merge or convert is, a few times a second."""
+    started = last = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _PROGRESS_SECONDS:
+            last = now
+            speed = done / (now - started)
+            line = f"{size(done)} of {size(total)}, {speed / 1e6:.0f} MB/s, {duration((total - done) / speed)} left"
+            reporter.show(line, done, total)
+
+    return report
 
 
 def _tell(made: "Manifest", output: str, *, as_json: bool) -> None:

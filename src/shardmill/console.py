@@ -80,31 +80,34 @@ class Reporter:
             self._slow = threading.Timer(_SLOW_SECONDS, say, [_SLOW_LOADING])
             self._slow.start()
             return
-        if self._mode == "bar":
-            self._show_bar(now)
-        elif self._mode == "json" and self._due(1.0, now):
+        if self._mode != "json":
+            self.show(progress_line(now), now.input_bytes, now.total_bytes)
+        elif now.input_bytes == now.total_bytes or self._due(1.0):
             say(json.dumps(dataclasses.asdict(now)))
-        elif self._mode == "auto" and self._due(_LINE_SECONDS, now):
-            say(progress_line(now))
 
-    def _due(self, seconds: float, now: "Progress") -> bool:
-        if time.monotonic() - self._last < seconds and not (
-            self._mode == "json" and now.input_bytes == now.total_bytes
-        ):
+    def show(self, line: str, done: int, total: int) -> None:
+        """The bar with this line beside it, or the line alone when one is due."""
+        if self._mode == "bar":
+            self._show_bar(line, done, total)
+        elif self._mode == "auto" and self._due(_LINE_SECONDS):
+            say(line)
+
+    def _due(self, seconds: float) -> bool:
+        if time.monotonic() - self._last < seconds:
             return False
         self._last = time.monotonic()
         return True
 
-    def _show_bar(self, now: "Progress") -> None:
+    def _show_bar(self, line: str, done: int, total: int) -> None:
         if self._bar is None:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bar
 
             self._bar = Bar(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("", total=now.total_bytes or None)  # None: it moves, but has no end
+            self._task = self._bar.add_task("", total=total or None)  # None: it moves, but has no end
             self._bar.start()
-        self._bar.update(self._task, completed=now.input_bytes, description=progress_line(now))
+        self._bar.update(self._task, completed=done, description=line)
 
 
 def progress_line(now: "Progress") -> str:

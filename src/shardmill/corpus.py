@@ -130,13 +130,21 @@ class Split:
     def _scan(self) -> Iterator[Positions]:
         at = 0
         for tokens in self.chunks():
-            places = np.flatnonzero(tokens == self.eot_id) + at
-            found = places + 1 if self.eot_side == "after" else places[places > 0]
+            last = at + len(tokens) == len(self)
+            found = self.ends_among(tokens, self.eot_side, first=at == 0, last=last)
             if len(found):
-                yield found.astype(np.int64)
+                yield found + at
             at += len(tokens)
-        if at and (self.eot_side == "before" or self[-1] != self.eot_id):
-            yield np.array([at], np.int64)
+
+    def ends_among(self, tokens: Tokens, side: str, *, first: bool, last: bool) -> Positions:
+        """Where documents end among some of the tokens, their marks on this side of them."""
+        places = np.flatnonzero(tokens == self.eot_id)
+        if side == "after":
+            found = places + 1
+            closed = len(places) and places[-1] == len(tokens) - 1
+        else:
+            found, closed = places[places > 0] if first else places, False
+        return np.append(found, len(tokens)) if last and not closed else found
 
     @cached_property
     def _starts(self) -> list[int]:

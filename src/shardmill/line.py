@@ -10,7 +10,6 @@ Workers are threads: reading, checking, encoding and writing all release the GIL
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from shardmill import budget, machine, plan
 from shardmill.block import Milled, inspect, mill_block
@@ -18,6 +17,7 @@ from shardmill.documents.pieces import Position
 from shardmill.errors import ShardmillError
 from shardmill.job import Job
 from shardmill.plan import Block
+from shardmill.reading import ahead
 from shardmill.split import Splitter
 from shardmill.tokens.encoder import Encoder
 
@@ -48,7 +48,7 @@ def mill_blocks(
     halt = halt or threading.Event()
     blocks = plan.blocks(job.files, job.rules, start, index, drop_behind=job.big, stop=halt)
     if job.budget.workers < machine.cores():
-        blocks = _read_ahead(blocks)
+        blocks = ahead(blocks)
     line = _Line(job, blocks, index, write, halt)
     threads = [
         threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)
@@ -64,15 +64,6 @@ def mill_blocks(
         for thread in filter(threading.Thread.is_alive, threads):
             thread.join(max(0.0, until - time.monotonic()))
         line.wait_for_writer()
-
-
-def _read_ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """One Block is read while the one before is milled, where a core is free for that."""
-    with ThreadPoolExecutor(1, thread_name_prefix="shardmill-reader") as pool:
-        coming = pool.submit(next, blocks, None)
-        while (block := coming.result()) is not None:
-            coming = pool.submit(next, blocks, None)
-            yield block
 
 
 def _work(job: Job, splitter: Splitter, line: "_Line") -> None:

@@ -6,9 +6,11 @@ import os
 import select
 import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import xxhash
 
@@ -16,6 +18,8 @@ from shardmill.errors import InputError, ShardmillError, TemporaryError
 from shardmill.names import show
 from shardmill.patience import Stopped
 from shardmill.remote import LOOK_BACK, READ_AHEAD, Remote, RemoteReader
+
+T = TypeVar("T")
 
 FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 STDIN = "-"
@@ -261,3 +265,12 @@ def advise(fd: int, offset: int, length: int, advice: str) -> None:
     if hasattr(os, "posix_fadvise"):
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, offset, length, getattr(os, advice))
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made in another thread while the one before is used: for where a core is free."""
+    with ThreadPoolExecutor(1, thread_name_prefix="shardmill-reader") as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item

@@ -143,11 +143,11 @@ class GrowingFile:
                     advise(self._fd, 0, until, "POSIX_FADV_DONTNEED")
             self._synced = until
 
-    def seal(self) -> None:
-        """Nothing more will be written: all of it on disk, and closed."""
+    def seal(self, *, sync: bool = True) -> None:
+        """Nothing more will be written: all of it on disk, or on its way there, and closed."""
         if self._fd >= 0:
             with writing(self.path):
-                if not self.published:
+                if sync and not self.published:
                     os.fsync(self._fd)
                 os.close(self._fd)
                 self._fd = -1

@@ -10,24 +10,28 @@ import xxhash
 
 from shardmill import folder as folders
 from shardmill import journal, machine, manifest, storage
-from shardmill.corpus import CHUNK_TOKENS, Corpus, Split, open_corpus
+from shardmill.corpus import Corpus, Split, open_corpus
 from shardmill.ends import Positions
 from shardmill.errors import OutputError, UsageError
 from shardmill.foreign import Claims, open_foreign
 from shardmill.formats import registry
-from shardmill.formats.files import OutputFiles
+from shardmill.formats.files import OutputFiles, Syncing
 from shardmill.formats.registry import Format, Output
 from shardmill.formats.shards import SPLITS, SplitName, Tokens
 from shardmill.formats.sides import Places
 from shardmill.formats.writer import FormatWriter
+from shardmill.journal import Journal
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
 from shardmill.names import is_url, show
+from shardmill.reading import ahead
 from shardmill.shelf import ShelfFile
 
+# What is read at a time, while what was read before is written.
+_CHUNK_TOKENS = 1 << 20
 _NO_ENDS = np.empty(0, np.int64)
 Report = Callable[[int, int], None]
-"""Called with the tokens done and the tokens in all."""
+"""Called with the bytes of tokens written, and how many it will be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +44,8 @@ class Target:
     shard_tokens: int | None = None
     index: bool = False
     overwrite: bool = False
+    sync: bool = True
+    """Whether to wait until all is on disk. False: like cp, leave to the system when that is."""
 
 
 def convert(
@@ -100,43 +106,62 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
         if target.output.exists() and target.output.resolve() == Path(corpus.folder).resolve():
             raise UsageError(f"{show(target.output)}: is the source too; choose another output folder with -o")
     machine.keep_freed_memory()
-    total, done = sum(corpus.tokens for corpus in corpora), 0
+    job = _job(corpora, output, side, made_by)
+    total, done = sum(corpus.tokens for corpus in corpora) * output.dtype.itemsize, 0
     with locked(target.output):
-        _make_room(target, found)
-        files = OutputFiles(target.output, {}, drop_behind=storage.worth_dropping(total * output.dtype.itemsize))
+        if (complete := _make_room(target, found, job)) is not None:
+            return complete
+        _check_space(target.output, total)
+        log = Journal(target.output, overwrites=target.overwrite)
+        files = OutputFiles(target.output, {}, drop_behind=storage.worth_dropping(total))
         try:
+            log.begin(job)
             writer = FormatWriter(output, files)
-            for split in SPLITS:
-                for corpus, first_input in zip(corpora, _first_inputs(corpora), strict=True):
-                    for tokens, ends, places in _stream(corpus, split, side, first_input, output):
-                        writer.append(split, tokens, ends, places)
-                        done += len(tokens)
-                        if on_progress is not None:
-                            on_progress(done, total)
+            with Syncing(files, wanted=target.sync) as syncing:
+                for split, tokens, ends, places in ahead(_all(corpora, side, output)):
+                    writer.append(split, tokens, ends, places)
+                    syncing.written(tokens.nbytes)
+                    done += tokens.nbytes
+                    if on_progress is not None:
+                        on_progress(done, total)
             writer.finish()
-            made = _manifest(corpora, output, side, writer, made_by)
-            files.seal()
+            made = _manifest(corpora, job, output, side, writer)
+            files.seal(sync=target.sync)
             files.publish()
         except BaseException:
             files.abandon()
+            log.remove()
             raise
+        log.close()
         folders.conclude(target.output, None, made, {"made_by": made_by})
     return made
 
 
-def _make_room(target: Target, found: Format) -> None:
-    if (target.output / manifest.NAME).exists() and not target.overwrite:
+def _check_space(output: Path, needed: int) -> None:
+    free = storage.free_bytes(output)
+    if needed > free:
         raise OutputError(
-            f"{show(target.output)}: holds a finished result already; pass --overwrite to replace it, or choose another folder with -o"
+            f"{show(output)}: the tokens take {needed:,} bytes, and {free:,} are free on this disk; free some, or choose another disk with -o"
         )
-    if (target.output / journal.NAME).exists() and not target.overwrite:
+
+
+def _make_room(target: Target, found: Format, job: dict[str, Any]) -> Manifest | None:
+    """Remove what is to be replaced; or return the manifest, if just this was done already."""
+    left, ours = None, False
+    if not target.overwrite:
+        left = journal.read(target.output)
+        there = folders.look(target.output, None)
+        complete = folders.completed(there, job, (), begun=folders.unfinished(target.output))
+        if complete is not None:
+            folders.tidy(target.output, None, found)
+            return complete
+        ours = left is not None and not manifest.differences(left.job, job)  # a kill left it: begin again
+    if left is not None and not ours:
         raise OutputError(
             f"{show(target.output)}: holds an unfinished job; finish it, pass --overwrite to replace it, or choose another folder with -o"
         )
-    if not target.overwrite:
-        there = folders.look(target.output, None)
-        folders.completed(there, {"choices": {"format": found.name}}, (), begun=False)
-    folders.make_room(target.output, None, found, overwrite=target.overwrite)
+    folders.make_room(target.output, None, found, overwrite=target.overwrite or ours)
+    return None
 
 
 def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
@@ -195,6 +220,14 @@ def _refuse_unknown_ends(corpus: Corpus, output: Output, side: str) -> None:
             )
 
 
+def _all(corpora: list[Corpus], side: str, output: Output) -> Iterator[tuple[SplitName, Tokens, Positions, Places]]:
+    """Everything as it will be written: train of all corpora in turn, then val."""
+    for split in SPLITS:
+        for corpus, first_input in zip(corpora, _first_inputs(corpora), strict=True):
+            for tokens, ends, places in _stream(corpus, split, side, first_input, output):
+                yield split, tokens, ends, places
+
+
 def _stream(
     corpus: Corpus, name: SplitName, side: str, first_input: int, output: Output
 ) -> Iterator[tuple[Tokens, Positions, Places]]:
@@ -206,13 +239,17 @@ def _stream(
     shift = _shift(corpus, split, side) if moves else 0
     wanted = (moves and not shift) or output.index or output.format.sides is not None
     move = _Mover(corpus, split, side) if moves and not shift else None
-    ends = _Window(split.document_ends() if wanted else iter(()))
+    scans = wanted and move is None and split.ends is None  # the marks are seen in what is copied anyway
+    ends = _Window(split.document_ends() if wanted and not scans else iter(()))
     places = _place_reader(corpus, name, first_input)
     at = number = 0
-    for start in range(0, len(split), CHUNK_TOKENS):
-        chunk = _read(split, start, min(start + CHUNK_TOKENS, len(split)), shift)
-        inside = ends.until(at + len(chunk)) - at
+    for start in range(0, len(split), _CHUNK_TOKENS):
+        chunk = _read(split, start, min(start + _CHUNK_TOKENS, len(split)), shift)
         last = at + len(chunk) == len(split)
+        if scans:
+            inside = split.ends_among(chunk, side, first=at == 0, last=last)
+        else:
+            inside = ends.until(at + len(chunk)) - at
         at += len(chunk)
         where, number = places(number, len(inside)), number + len(inside)
         if move is not None:
@@ -351,7 +388,8 @@ def _first_inputs(corpora: list[Corpus]) -> list[int]:
     return firsts
 
 
-def _manifest(corpora: list[Corpus], output: Output, side: str, writer: FormatWriter, made_by: str) -> Manifest:
+def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict[str, Any]:
+    """What decides the bytes, as the manifest and the journal have it."""
     first = corpora[0].manifest
     job = first.job if first else {"choices": {}, "tokenizer_sha256": None, "vocabulary_size": None}
     choices = {
@@ -362,17 +400,21 @@ def _manifest(corpora: list[Corpus], output: Output, side: str, writer: FormatWr
         "provenance": output.index and output.provenance,
         "eot": side,
     }
+    return {
+        **job,
+        "choices": choices,
+        "inputs": [item for corpus in corpora for item in _inputs(corpus)],
+        "made_by": made_by,
+        "made_of": [_fingerprint(corpus) for corpus in corpora],
+    }
+
+
+def _manifest(corpora: list[Corpus], job: dict[str, Any], output: Output, side: str, writer: FormatWriter) -> Manifest:
     counts = Counts()
     for corpus in corpora:
         counts += corpus.manifest.counts if corpus.manifest else Counts()
     return Manifest(
-        job={
-            **job,
-            "choices": choices,
-            "inputs": [item for corpus in corpora for item in _inputs(corpus)],
-            "made_by": made_by,
-            "made_of": [_fingerprint(corpus) for corpus in corpora],
-        },
+        job=job,
         dtype=output.dtype.name,
         eot_id=corpora[0].eot_id if side != "none" else None,
         eot_side=side,

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from shardmill.storage import GrowingFile
 # Checksums are kept for stretches of this size, so that a damaged one can be named and a job resumed.
 SEGMENT_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
+_SYNC_BYTES = 32 << 20
 _OPEN_FULL = 32  # twice as many while a checkpoint is under way
 
 
@@ -178,9 +180,9 @@ class OutputFiles:
     def _in_folder(self) -> "list[_CheckedFile]":
         return [file for file in list(self._files.values()) if isinstance(file, _CheckedFile)]
 
-    def seal(self) -> None:
+    def seal(self, *, sync: bool = True) -> None:
         for file in self._in_folder():
-            file.growing.seal()
+            file.growing.seal(sync=sync)
         storage.sync_folder(self.folder)
         storage.reached("files-sealed")
 
@@ -214,6 +216,35 @@ class _AwayFile:
 
     def state(self) -> FileState:
         return self._state
+
+
+class Syncing:
+    """What is written goes to disk while more is copied, so that little is left to wait for at the end."""
+
+    def __init__(self, files: OutputFiles, *, wanted: bool) -> None:
+        self._files, self._wanted = files, wanted
+        self._bytes = 0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shardmill-sync")
+        self._under_way: Future[None] | None = None
+
+    def written(self, count: int) -> None:
+        self._bytes += count
+        if self._wanted and self._bytes >= _SYNC_BYTES and (self._under_way is None or self._under_way.done()):
+            self._settle()
+            self._under_way, self._bytes = self._pool.submit(self._files.sync), 0
+
+    def _settle(self) -> None:
+        """An error of the disk is told once, to whoever syncs: it must not be lost with the thread."""
+        if self._under_way is not None:
+            self._under_way.result()
+
+    def __enter__(self) -> "Syncing":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown()
+        if kind is None:
+            self._settle()
 
 
 class _CheckedFile:
