@@ -85,16 +85,22 @@ class Cuts:
             return None
         for window in range(max(low, start + 1), high, 4 << 10):
             end = min(window + (4 << 10), high)
-            at = window - 1
-            for _ in range(_SPACES_TRIED):
-                at = data.find(b" ", at + 1, end)
-                if at < 0:
-                    break
-                if _is_space_cut(data, at):
-                    return at
+            if (space := self.first_space(data, window, end)) is not None:
+                return space
             found = self._exact(data, window, end, start)
             if len(found):
                 return int(found[0])
+        return None
+
+    def first_space(self, data: bytes, low: int, high: int) -> int | None:
+        """What first() looks for first, in a window that begins at low: a space that is an exact cut."""
+        at = low - 1
+        for _ in range(_SPACES_TRIED if self.family != "unknown" else 0):
+            at = data.find(b" ", at + 1, high)
+            if at < 0:
+                break
+            if _is_space_cut(data, at):
+                return at
         return None
 
     def is_line_cut(self, data: bytes, at: int) -> bool:

@@ -17,7 +17,6 @@ from shardmill.documents.pieces import Position
 from shardmill.errors import ShardmillError
 from shardmill.job import Job
 from shardmill.plan import Block
-from shardmill.reading import ahead
 from shardmill.split import Splitter
 from shardmill.tokens.encoder import Encoder
 
@@ -47,8 +46,6 @@ def mill_blocks(
     """
     halt = halt or threading.Event()
     blocks = plan.blocks(job.files, job.rules, start, index, drop_behind=job.big, stop=halt)
-    if job.budget.workers < machine.cores():
-        blocks = ahead(blocks)
     line = _Line(job, blocks, index, write, halt)
     threads = [
         threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)

@@ -104,7 +104,7 @@ def _next_border(
     for window in range(line_until, last, 4 << 10):
         until = min(window + (4 << 10), last)
         if until > visible and not at_end:
-            return None, False
+            return rules.cuts.first_space(data, window, visible), False
         found = rules.cuts.first(data, window, min(until, len(data)), at)
         if found is not None:
             return found, False
