@@ -21,7 +21,7 @@ demo: $(VENV)/.ready ## mill the bundled sample and check the result
 	@$(BIN)/python tools/demo.py
 
 test: check lint types ## everything: lint, types and all tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
 check: $(VENV)/.ready native
 
