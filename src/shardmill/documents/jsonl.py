@@ -14,13 +14,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from shardmill.documents import jsonscan, text, utf8
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, long_parts
 from shardmill.documents.rules import BOM, TextRules, block_bytes, growing
 from shardmill.documents.values import Broken
-from shardmill.reading import Reader
+from shardmill.reading import Reader, ahead
 
 _HEAD_BYTES = 64 << 10
 _GLANCE_BYTES = 1 << 20
@@ -77,8 +78,10 @@ class _Field:
     """A field by its path, and how its names look in a file."""
 
     path: tuple[str, ...]
+    quoted: tuple[bytes, ...]
+    """Each name as it is mostly written, with its quotes."""
     keys: tuple[re.Pattern[bytes], ...]
-    """Each name as it is mostly written, with its quotes and its colon."""
+    """The same, with its colon."""
     odd: re.Pattern[bytes] | None
     """Other ways to write a letter of the names; None: there are too many."""
     rare: re.Pattern[bytes]
@@ -187,18 +190,28 @@ class _LongLine:
 
 def has_lines(reader: Reader, enough: float) -> bool:
     """Whether there are surely so many records, as a glance tells: lines that end an object."""
-    found, at, before = 0, 0, b""
-    while found < enough and (data := reader.read(at, _GLANCE_BYTES)):
+    found, before = 0, b""
+    for data in ahead(_stretches(reader)):
         characters = np.frombuffer(before + data, np.uint8)
         ends = np.flatnonzero(characters == ord("\n"))
         ends = ends[ends >= 2]
         last, earlier = characters[ends - 1], characters[ends - 2]
         found += int(((last == ord("}")) | ((last == ord("\r")) & (earlier == ord("}")))).sum())
-        at, before = at + len(data), data[-2:]
-        reader.done_until(at)
+        before = data[-2:]
         if b"\n" in before:  # it would be counted again
             before = b""
-    return found >= enough
+        if found >= enough:
+            return True
+    return False
+
+
+def _stretches(reader: Reader) -> Iterator[bytes]:
+    """All of it, some at a time."""
+    at = 0
+    while data := reader.read(at, _GLANCE_BYTES):
+        at += len(data)
+        reader.done_until(at)
+        yield data
 
 
 def _parse_all(data: bytes, newline: bytes, field: _Field) -> list[bytes] | None:
@@ -235,11 +248,34 @@ def _objects(data: bytes, newline: bytes) -> int:
 
 
 def _once_each(data: bytes, count: int, field: _Field) -> bool:
-    """Whether the field's names can be there only once for each of count objects."""
-    if field.odd is None or (field.rare.search(data) and field.odd.search(data)):
+    """Whether the field's names can be there only once for each of count objects.
+
+    Looked for with numpy first: a regular expression is as fast, but keeps all other threads waiting.
+    """
+    characters = np.frombuffer(data, np.uint8)
+    escaped = bool(len(_pairs(characters, b"\\u")))
+    if field.odd is None or (escaped and field.rare.search(data) and field.odd.search(data)):
         return False
-    # Searching by a regular expression takes a quarter of the time of bytes.count and bytes.find.
-    return all(len(key.findall(data)) == count for key in field.keys)
+    return all(
+        _keys(data, characters, quoted, key) == count for quoted, key in zip(field.quoted, field.keys, strict=True)
+    )
+
+
+def _pairs(characters: npt.NDArray[np.uint8], pair: bytes) -> npt.NDArray[np.int64]:
+    """Where these two bytes stand."""
+    return np.flatnonzero((characters[:-1] == pair[0]) & (characters[1:] == pair[1]))
+
+
+def _keys(data: bytes, characters: npt.NDArray[np.uint8], quoted: bytes, key: re.Pattern[bytes]) -> int:
+    """How often a name stands before a colon."""
+    at = _pairs(characters, quoted)
+    at = at[at < len(data) - len(quoted)]
+    for place in range(2, len(quoted)):
+        at = at[characters[at + place] == quoted[place]]
+    following = characters[at + len(quoted)]
+    if (following <= 0x20).any():
+        return len(key.findall(data))
+    return int(np.count_nonzero(following == ord(":")))
 
 
 def _parse_one(found: Records, line: bytes, field: _Field, rules: TextRules, *, number: int, offset: int) -> None:
@@ -349,6 +385,7 @@ def _field(name: str) -> _Field:
         shape = msgspec.defstruct("Record", [("value", shape)], rename={"value": part})
     return _Field(
         path=path,
+        quoted=tuple(quoted),
         keys=tuple(re.compile(re.escape(each) + rb"[ \t\r]*:") for each in quoted),
         odd=re.compile(rb"\\u(?i:" + codes + rb")") if codes else None,
         rare=re.compile(rb"\\u00" if all(ord(c) < 0x100 for c in letters) else rb"\\u"),
