@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -58,11 +59,14 @@ def make_inputs_beside(text: Path, folder: Path) -> dict[str, Path]:
 
 
 def best_of(repeat: int, contenders: dict[str, Callable[[], Cost]]) -> dict[str, Cost]:
-    """All contenders in turn, the best wall and CPU time of each, and the highest peak."""
+    """All contenders in turn, the best wall and CPU time of each, and the highest peak.
+
+    In another order each time: what one leaves behind, on the disk or in memory, may slow the next.
+    """
     costs: dict[str, list[Cost]] = {name: [] for name in contenders}
-    for _ in range(repeat):
-        for name, measure in contenders.items():
-            costs[name].append(measure())
+    for turn in range(repeat):
+        for name in random.Random(turn).sample(sorted(contenders), len(contenders)):
+            costs[name].append(contenders[name]())
     return {
         name: Cost(wall=min(c.wall for c in many), cpu=min(c.cpu for c in many), peak=max(c.peak for c in many))
         for name, many in costs.items()
@@ -137,15 +141,15 @@ def transfer_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[Row
     best = best_of(
         repeat,
         {
+            "merge start": once(SHARDMILL, "merge", str(tiny), str(tiny), "-o", new),
+            "convert start": once(SHARDMILL, "convert", str(tiny), "--to", "megatron", "-o", new),
+            "verify start": once(SHARDMILL, "verify", str(tiny)),
             "cp": once("cp", "-r", str(made), new),
             "cp, sync": once("sh", "-c", f"cp -r '{made}' '{new}' && sync '{new}'/*"),
-            "merge start": once(SHARDMILL, "merge", str(tiny), str(tiny), "-o", new),
             "merge": once(SHARDMILL, "merge", *parts, "-o", new),
             "merge, no sync": once(SHARDMILL, "merge", *parts, "-o", new, "--no-sync"),
-            "convert start": once(SHARDMILL, "convert", str(tiny), "--to", "megatron", "-o", new),
             "convert": once(SHARDMILL, "convert", str(made), "--to", "megatron", "-o", new),
             "convert, no sync": once(SHARDMILL, "convert", str(made), "--to", "megatron", "-o", new, "--no-sync"),
-            "verify start": once(SHARDMILL, "verify", str(tiny)),
             "verify": once(SHARDMILL, "verify", str(made)),
         },
     )
