@@ -112,6 +112,9 @@ def read_parts(
             line += 1
         elif data:
             lines = _count(data, newline) + (not data.endswith(newline))
+            if lines > MAX_RECORDS:
+                lines = MAX_RECORDS
+                data = data[: sum(len(each) + len(newline) for each in data.split(newline, MAX_RECORDS)[:-1])]
             part = LinesPart(
                 file=start.file,
                 path=reader.path,
@@ -150,8 +153,6 @@ def _whole_lines(reader: Reader, at: int, newline: bytes, about: int, longest: i
             break
     else:
         return None
-    if end > MAX_RECORDS and _count(data[:end], newline) > MAX_RECORDS:
-        end = sum(len(line) + len(newline) for line in data.split(newline, MAX_RECORDS)[:-1])
     return data[:end]
 
 
