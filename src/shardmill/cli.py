@@ -369,7 +369,7 @@ def _estimate_lines(found: "Estimate") -> list[str]:
         + ("" if exact else f", at most {size(found.output_bytes.high)}")
         + f"; {size(found.free_bytes)} free",
         f"memory     at most {size(found.memory)} with {plural(found.workers, 'worker')}",
-        f"time       about {duration(found.seconds)} on {found.engine}",
+        f"time       about {duration(found.seconds)} with the engine {found.engine}",
         *(f"note       {note}" for note in found.notes),
     ]
 
@@ -394,7 +394,7 @@ def _summary(result: "Result") -> list[str]:
         if run["resumed_bytes"]:
             lines.append(f"went on after {size(run['resumed_bytes'])} that an earlier run had done")
         lines.append(
-            f"{duration(run['seconds'])}, {run['bytes_per_second'] / 1e6:.0f} MB/s, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, {run['engine']}"
+            f"{duration(run['seconds'])}, {run['bytes_per_second'] / 1e6:.0f} MB/s, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, engine {run['engine']}"
         )
     lines += [f"note: {note}" for note in result.notes]
     if isinstance(result.output, str):

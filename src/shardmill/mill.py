@@ -382,7 +382,7 @@ def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
         tokens = sum(file.tokens for file in made.files if file.split == split)
         if 0 < tokens < sample:
             notes.append(
-                f"{split} has {tokens:,} tokens, and {sample:,} make a sample (--sample-tokens), so {job.writes.format.trainer} finds none in it"
+                f"{split} has {tokens:,} tokens, and {sample:,} make a sample (--sample-tokens), so a trainer finds none in it; pass a larger --val-fraction, or a smaller --sample-tokens"
             )
     if job.writes.first_shard_is_val and not any(file.split == "train" for file in made.files):
         notes.append(

@@ -16,38 +16,15 @@ ORDERLY = {"checkpoint_seconds": 0.0, "checkpoint_bytes": 1, "block_bytes": 3000
 _HUNG_SECONDS = 100
 
 # Name → options. The rejects of --on-error skip belong to the result of a job that has any.
+_SAMPLED = ["many", "--separator", "\\n\\n", "--val-fraction", "0.1", "--sample-tokens", "16", "--shard-tokens", "800"]
 JOBS = {
     "documents": ["many", "--separator", "\\n\\n", "--val-fraction", "0.1"],
     "files": ["many", "--val-fraction", "0.3", "--eot", "before"],
     "long": ["long.txt", "--val-fraction", "0.1"],
     "running": ["book.txt", "--val-fraction", "0.1"],
     "replaced": ["bad.txt", "--separator", "\\n", "--val-fraction", "0.1", "--on-error", "replace"],
-    "samples": [
-        "many",
-        "--separator",
-        "\\n\\n",
-        "--val-fraction",
-        "0.1",
-        "--format",
-        "mds",
-        "--sample-tokens",
-        "16",
-        "--shard-tokens",
-        "800",
-    ],
-    "blocks": [
-        "many",
-        "--separator",
-        "\\n\\n",
-        "--val-fraction",
-        "0.1",
-        "--format",
-        "litdata",
-        "--sample-tokens",
-        "16",
-        "--shard-tokens",
-        "800",
-    ],
+    "samples": [*_SAMPLED, "--format", "mds"],
+    "blocks": [*_SAMPLED, "--format", "litdata"],
     "skipped": ["bad.txt", "--separator", "\\n", "--val-fraction", "0.1", "--on-error", "skip"],
 }
 

@@ -253,7 +253,7 @@ def missing(path: tuple[str, ...], names: list[str]) -> str:
     """The words for a field that is not there."""
     there = ", ".join(names[:_NAMES_TOLD]) + (" …" if len(names) > _NAMES_TOLD else "")
     return (
-        f"field {'.'.join(path)!r} is missing; there are: {there}"
+        f"field {'.'.join(path)!r} is missing; there are: {there} (--field names the one to read)"
         if names
         else f"field {'.'.join(path)!r} is missing; there are none"
     )
