@@ -11,7 +11,8 @@ from shardmill.budget import Footprint, fit
 from shardmill.errors import UsageError
 from shardmill.machine import MIB
 
-GPT2 = Footprint(base=105 * MIB, engine=28 * MIB, reference=36 * MIB, worker=18 * MIB)
+GPT2 = Footprint(base=105 * MIB, engine=28 * MIB, reference=36 * MIB, block_byte=36, max_run=512 << 10)
+BLOCK = 1 * MIB
 PLENTY = 64 << 30
 
 footprints = st.builds(
@@ -19,56 +20,65 @@ footprints = st.builds(
     base=st.integers(10 * MIB, 400 * MIB),
     engine=st.integers(0, 200 * MIB),
     reference=st.integers(0, 300 * MIB),
-    worker=st.integers(1, 100 * MIB),
+    block_byte=st.integers(1, 100),
+    max_run=st.integers(1, 2 * MIB),
 )
 
 
 def smallest(footprint):
     """The bytes that the refusal of a hopeless budget names."""
     with pytest.raises(UsageError) as refusal:
-        fit(1, 4, footprint)
+        fit(1, 4, BLOCK, footprint)
     return int(re.search(r"the smallest that works is (\d+)MiB", str(refusal.value)).group(1)) * MIB
 
 
 def test_plenty_of_memory_gives_what_was_asked_for():
-    found = fit(PLENTY, 8, GPT2)
-    assert (found.workers, found.max_memory, found.in_flight) == (8, PLENTY, 16)
+    found = fit(PLENTY, 8, BLOCK, GPT2)
+    assert (found.workers, found.max_memory, found.in_flight, found.block_bytes) == (8, PLENTY, 16, BLOCK)
+
+
+def test_blocks_are_smaller_before_workers_are_fewer():
+    least = next(size for size in range(300, 500) if fit(size * MIB, 2, BLOCK, GPT2).workers == 2)
+    assert fit(least * MIB, 2, BLOCK, GPT2).block_bytes == GPT2.max_run
+    assert fit((least + 40) * MIB, 2, BLOCK, GPT2).block_bytes == BLOCK
+    assert fit(least * MIB, 2, 1000, GPT2).block_bytes == 1000  # smaller than a run, as it was asked for
 
 
 @given(footprints)
 def test_the_smallest_budget_that_the_refusal_names_works_with_one_worker(footprint):
-    assert fit(smallest(footprint), 8, footprint).workers >= 1
+    assert fit(smallest(footprint), 8, BLOCK, footprint).workers >= 1
     with pytest.raises(UsageError):
-        fit(smallest(footprint) - 6 * MIB, 8, footprint)
+        fit(smallest(footprint) - 6 * MIB, 8, BLOCK, footprint)
 
 
 @given(st.integers(100 * MIB, 4 << 30), st.integers(1, 32), footprints)
 def test_what_is_promised_fits_into_the_budget(max_memory, workers, footprint):
     try:
-        found = fit(max_memory, workers, footprint)
+        found = fit(max_memory, workers, BLOCK, footprint)
     except UsageError:
         return
     assert 1 <= found.workers <= workers
     caches = found.high_water - footprint.base - found.workers * footprint.engine
     assert caches >= 0
+    blocks = footprint.block_byte * max(found.block_bytes, footprint.max_run)
     # All caches doubling at once, every worker with its blocks, and the reference on its longest span.
-    peak = found.high_water + 1.4 * caches + footprint.reference + found.workers * footprint.worker
+    peak = found.high_water + 1.4 * caches + footprint.reference + found.workers * blocks
     assert peak <= max_memory
 
 
 @given(st.integers(1, 32), footprints)
 def test_less_memory_means_fewer_workers_never_more(workers, footprint):
     sizes = [smallest(footprint) + step * 50 * MIB for step in range(10)]
-    counts = [fit(size, workers, footprint).workers for size in sizes]
+    counts = [fit(size, workers, BLOCK, footprint).workers for size in sizes]
     assert counts == sorted(counts)
 
 
 def test_replacing_bad_bytes_reserves_for_what_they_become():
-    assert budget.worker_reserve(1000, replaces=True) == 3 * budget.worker_reserve(1000, replaces=False)
+    assert budget.block_byte_reserve(replaces=True) == 3 * budget.block_byte_reserve(replaces=False)
 
 
 def test_memory_is_given_back_only_above_the_mark(monkeypatch):
-    keep = fit(512 * MIB, 2, GPT2)
+    keep = fit(512 * MIB, 2, BLOCK, GPT2)
     resident = iter([keep.high_water - 1])
     monkeypatch.setattr("shardmill.machine.rss", lambda: next(resident))
     assert not budget.over(keep)

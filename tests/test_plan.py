@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from given_texts import load_once
 from shardmill import plan
 from shardmill.documents.pieces import Position
-from shardmill.documents.rules import BOM, TextRules
+from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules
 from shardmill.errors import InputError
 from shardmill.inputs import InputFiles
 from shardmill.reading import InputFile
@@ -96,3 +98,37 @@ def test_a_compressed_file_among_plain_ones_is_looked_into(tmp_path):
     (tmp_path / "9.txt.gz").write_bytes(gzip.compress(TEXT))
     found = plan.look(find_inputs([str(tmp_path)]), "auto", "text")
     assert not found.plain and found.window and found.held
+
+
+SHORT = {
+    "text": ("a.txt", lambda count: b"a\n" * count, {"separator": b"\n", "passage_bytes": None}),
+    "jsonl": ("a.jsonl", lambda count: b'{"text":"a"}\n' * count, {}),
+    "csv": ("a.csv", lambda count: b"text\n" + b"a\n" * count, {}),
+    "parquet": ("a.parquet", lambda count: parquet(["a"] * count), {}),
+    "files": ("a", lambda count: count, {"passage_bytes": None}),
+}
+
+
+def parquet(values):
+    to = pa.BufferOutputStream()
+    pq.write_table(pa.table({"text": values}), to)
+    return to.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("kind", SHORT)
+def test_a_block_has_a_bounded_number_of_documents(tmp_path, kind):
+    """Each takes memory beside its text, however short it is."""
+    name, make, choices = SHORT[kind]
+    count = 3 * MAX_RECORDS + 5
+    if kind == "files":
+        for number in range(count):
+            (tmp_path / f"{number}.txt").write_bytes(b"a")
+    else:
+        (tmp_path / name).write_bytes(make(count))
+    how = rules(max_run_bytes=512 << 10, block_bytes=1 << 20, **choices)
+    found = find_inputs([str(tmp_path)])
+    sizes = []
+    for block in plan.blocks(found, how):
+        pieces = [part.checked(how).pieces(0, how, lambda _: False) for part in block.parts]
+        sizes.append(sum(len(each.data) for each in pieces))
+    assert sum(sizes) == count and max(sizes) <= 2 * MAX_RECORDS

@@ -265,17 +265,18 @@ def test_a_passage_begins_at_the_border_asked_for(path):
 
 @pytest.mark.parametrize("block_bytes", [64, 1000, 5000, 1 << 20])
 @settings(max_examples=30)
-@given(text=texts(max_pieces=20), times=st.integers(1, 40), mark=st.booleans())
-def test_a_survey_finds_the_passages_that_reading_finds(tmp_path, text, times, mark, block_bytes):
-    """It reads only the places that decide, so it must know all of them."""
+@given(text=texts(max_pieces=20), times=st.integers(1, 40), mark=st.booleans(), begun=st.integers(0, 20))
+def test_a_survey_finds_the_passages_that_reading_finds(tmp_path, text, times, mark, begun, block_bytes):
+    """It reads only the places that decide, so it must know all of them; begun before, it goes on."""
     path = tmp_path / "a.txt"
     path.write_bytes(BOM * mark + ((samples.ALL[:3000] + text) * times).encode())
     how = rules(passage_bytes=500, block_bytes=block_bytes, max_run_bytes=4000)
     file = InputFile(path=str(path), size=path.stat().st_size, modified_ns=path.stat().st_mtime_ns)
-    found = [
-        (block.after.offset, keys)
-        for block, keys, _ in plan.survey(InputFiles([file]), dataclasses.replace(how, known={}), BEGINNING)
-    ]
+    own = dataclasses.replace(how, known={})
+    first = list(itertools.islice(plan.survey(InputFiles([file]), own, BEGINNING), begun))
+    whole = list(plan.survey(InputFiles([file]), own, BEGINNING))
+    assert whole[:begun] == first and sum(block.input_bytes for block, _, _ in whole) == path.stat().st_size
+    found = [(block.after.offset, keys) for block, keys, _ in whole]
     with InputReader(str(path)) as reader:
         parts = list(read_parts(BEGINNING, reader, 0, how))
     assert [key for _, keys in found for key in keys] == [key for part in parts for key in part.keys]

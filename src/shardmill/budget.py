@@ -39,6 +39,8 @@ class Budget:
 
     max_memory: int
     workers: int
+    block_bytes: int
+    """How much text a worker takes at a time."""
     in_flight: int
     """Blocks that may be read but not yet written."""
     high_water: int
@@ -59,8 +61,10 @@ class Footprint:
     """The reserve for what reading records and compressed files holds at once."""
     files: int = 0
     """The list of the inputs, which is there from the beginning to the end."""
-    worker: int
-    """The reserve for the blocks of one worker: one in work, and one that waits."""
+    block_byte: int
+    """The reserve for each byte of the blocks of one worker: one in work, and one that waits."""
+    max_run: int
+    """A block can be as long as a run: where there is no place to cut, it grows until it is forced."""
 
 
 def reference_reserve(kind: str, max_run_bytes: int) -> int:
@@ -72,29 +76,35 @@ def reading_reserve(window: int, held: int) -> int:
     return window + _COPIES_HELD * held
 
 
-def worker_reserve(max_run_bytes: int, *, replaces: bool) -> int:
-    """A block can be as long as a run: where there is no place to cut, it grows until it is forced."""
-    return (_BYTES_PER_BLOCK_BYTE + _BYTES_PER_WAITING_BYTE) * max_run_bytes * (_REPLACED_FACTOR if replaces else 1)
+def block_byte_reserve(*, replaces: bool) -> int:
+    return (_BYTES_PER_BLOCK_BYTE + _BYTES_PER_WAITING_BYTE) * (_REPLACED_FACTOR if replaces else 1)
 
 
-def fit(max_memory: int, workers: int, footprint: Footprint) -> Budget:
-    """As many of the workers as fit."""
+def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -> Budget:
+    """As many of the workers as fit, and blocks of this size if they fit too: else no longer than a run."""
     for count in range(workers, 0, -1):
-        if _least(count, footprint) <= max_memory:
-            fixed = footprint.base + footprint.files + count * footprint.engine
-            free = max_memory - fixed - footprint.reference - footprint.reading - _SLACK - count * footprint.worker
-            return Budget(
-                max_memory=max_memory, workers=count, in_flight=2 * count, high_water=fixed + int(free * _CACHE_SHARE)
-            )
-    least = -(-_least(1, footprint) // MIB) + 4  # measured anew the next time, a little more or less
+        for block in (block_bytes, min(block_bytes, footprint.max_run)):
+            free = max_memory - _needed(count, block, footprint)
+            if free >= count * _LEAST_FREE:
+                fixed = footprint.base + footprint.files + count * footprint.engine
+                return Budget(
+                    max_memory=max_memory,
+                    workers=count,
+                    block_bytes=block,
+                    in_flight=2 * count,
+                    high_water=fixed + int(free * _CACHE_SHARE),
+                )
+    least = (
+        -(-(_needed(1, 0, footprint) + _LEAST_FREE) // MIB) + 4
+    )  # measured anew the next time, a little more or less
     listed = f" and a list of inputs that takes {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
     raise UsageError(
         f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer{listed} on this machine; the smallest that works is {least}MiB, with one worker"
     )
 
 
-def _least(workers: int, footprint: Footprint) -> int:
-    for_each = footprint.engine + footprint.worker + _LEAST_FREE
+def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:
+    for_each = footprint.engine + footprint.block_byte * max(block_bytes, footprint.max_run)
     return footprint.base + footprint.files + footprint.reference + footprint.reading + _SLACK + workers * for_each
 
 

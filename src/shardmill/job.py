@@ -1,5 +1,8 @@
 """A Spec → a Job: every question answered before the work begins."""
 
+import contextlib
+import dataclasses
+import itertools
 import math
 import time
 from collections import deque
@@ -15,7 +18,7 @@ from shardmill.documents import columns, text
 from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.documents.rules import TextRules
 from shardmill.documents.text import Part
-from shardmill.errors import InputError, UsageError
+from shardmill.errors import InputError, ShardmillError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.registry import Output
 from shardmill.formats.shards import TokenType
@@ -37,6 +40,9 @@ from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
 _OWN_BASE = 160 << 20
 # What a pipe is taken for until its end is reached: too much for a shortcut.
 _UNKNOWN_BYTES = 1 << 40
+
+# What the first pass does while the engine is loaded: less than half a gigabyte of text.
+_SURVEYED_AT_FIRST = 1024
 
 # What is put in a store is in memory part by part, of two files at a time.
 _PUT_BUFFERS = 2 * PARTS_AT_ONCE * PART_BYTES
@@ -108,8 +114,8 @@ def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenize
     return files, load(spec.tokenizer)
 
 
-def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits) -> Job:
-    """Decide everything that the work itself must not decide."""
+def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits, *, begins: bool = False) -> Job:
+    """Decide everything that the work itself must not decide. When it begins at once, its first pass begins here."""
     machine.keep_freed_memory()
     total = files.total_bytes if files.known else 0
     likely = total if files.known else _UNKNOWN_BYTES
@@ -120,9 +126,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     one_text = len(files) == 1 and separator is None and plan.is_text(files[0], spec.input_format)
     side = spec.eot if spec.eot != "auto" else _eot_side(writes, one_text=one_text)
     eot_id = None if side == "none" else end_of_text(tokenizer, spec.eot_token)
-    engines = choose_engines(tokenizer, limits.engine, likely, limits.cache_folder())
     buffers = max(map(reading.read_buffers, files.special), default=0) + (_PUT_BUFFERS if is_url(spec.output) else 0)
-    keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers, listed=files.nbytes)
     rules = TextRules(
         cuts=tokenizer.cuts,
         key=(lambda head, _: split.content_key(head, spec.seed)) if mode == "hash" else (lambda _, offset: offset),
@@ -130,7 +134,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         passage_bytes=split.passage_bytes(spec.passage_bytes, likely) if fraction else None,
         border=split.border(mode, fraction, total) if fraction else None,
         max_run_bytes=spec.max_run_bytes,
-        block_bytes=min(limits.block_bytes, spec.max_run_bytes),
+        block_bytes=limits.block_bytes,
         on_error=spec.on_error,
         wanted=split.sampler(spec.sample, spec.seed),
         join=spec.limit_documents is None and spec.limit_tokens is None,
@@ -140,6 +144,11 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         max_held=max(look.held, columns.LEAST_HELD),
         spool=str(limits.work_folder(spec.output)),
     )
+    with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
+        if begins and mode == "hash" and fraction and look.plain and _is_surveyed(spec, files, rules):
+            pool.submit(_survey_some, files, rules)
+        engines = choose_engines(tokenizer, limits.engine, likely, limits.cache_folder())
+        keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers, listed=files.nbytes)
     return Job(
         spec=spec,
         output=limits.work_folder(spec.output),
@@ -147,7 +156,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         total_bytes=total,
         tokenizer=tokenizer,
         engines=engines,
-        rules=rules,
+        rules=dataclasses.replace(rules, block_bytes=keep.block_bytes),
         dtype=writes.dtype,
         writes=writes,
         split=mode,
@@ -225,7 +234,7 @@ def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[i
         return [key for keys, _ in found for key in keys], sum(records for _, records in found)
 
     if job.plain:
-        if plan.all_running(job.files, job.rules) and job.rules.wanted is None and job.spec.on_error != "skip":
+        if _is_surveyed(job.spec, job.files, job.rules):
             yield from plan.survey(job.files, job.rules, start)
         else:
             yield from ((block, *keys(block)) for block in blocks)
@@ -239,6 +248,18 @@ def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[i
                 yield first, *result.result()
         for first, result in under_way:
             yield first, *result.result()
+
+
+def _is_surveyed(spec: Spec, files: InputFiles, rules: TextRules) -> bool:
+    """Whether the keys of plain text can be had without reading all of it."""
+    return plan.all_running(files, rules) and rules.wanted is None and spec.on_error != "skip"
+
+
+def _survey_some(files: InputFiles, rules: TextRules) -> None:
+    """Begin the first pass; what is wrong is told in its turn."""
+    with contextlib.suppress(ShardmillError):
+        for _ in itertools.islice(plan.survey(files, rules, BEGINNING), _SURVEYED_AT_FIRST):
+            pass
 
 
 def _keys(job: Job, part: plan.Part) -> tuple[list[int], int]:
@@ -286,10 +307,11 @@ def _fit_budget(
         engine=engine,
         reference=budget.reference_reserve(engines.tokenizer.kind, spec.max_run_bytes),
         reading=budget.reading_reserve(look.window, look.held),
-        worker=budget.worker_reserve(spec.max_run_bytes, replaces=spec.on_error == "replace"),
+        block_byte=budget.block_byte_reserve(replaces=spec.on_error == "replace"),
+        max_run=spec.max_run_bytes,
     )
     max_memory = limits.resolved_memory()
     if limits.max_memory is None:  # what a notebook or program held before is not ours to count
         max_memory += max(0, before - _OWN_BASE)
         max_memory += max(0, min(footprint.reading + footprint.files, machine.memory() // 4 - max_memory))
-    return budget.fit(max_memory, limits.resolved_workers(), footprint)
+    return budget.fit(max_memory, limits.resolved_workers(), limits.block_bytes, footprint)

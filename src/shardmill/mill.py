@@ -116,7 +116,7 @@ def prepare(
         return Result(output=result, manifest=complete, run={}, notes=(), already_complete=True)
     report = on_progress or (lambda _: None)
     report(_progress("loading", files.total_bytes, Done()))
-    job = make_job(spec, files, tokenizer, limits)
+    job = make_job(spec, files, tokenizer, limits, begins=not left_over)
     with locked(output, temporary=store is not None):
         if (complete := completed()) is not None:
             folder.tidy(output, store, format)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import threading
 from array import array
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from shardmill.documents import columns, detect, jsonl, passages, tables, text, 
 from shardmill.documents.compression import Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
-from shardmill.documents.rules import BOM, FIRST_PART_BYTES, TextRules
+from shardmill.documents.rules import BOM, FIRST_PART_BYTES, MAX_RECORDS, Passages, TextRules
 from shardmill.errors import InputError
 from shardmill.inputs import InputFiles
 from shardmill.names import show
@@ -171,7 +172,7 @@ def look(files: InputFiles, asked: InputFormat, field: str) -> Look:
 def survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[tuple[Block, list[int], int]]:
     """For the first pass over running text: Blocks without their Parts, the keys of their passages, and how many.
 
-    What is found is kept for the second pass, as far as there is room.
+    What is found is kept for the second pass, as far as there is room; what is known already is not looked for.
     """
     for number in range(start.file, len(files)):
         file, base = files[number], files.base(number)
@@ -181,12 +182,23 @@ def survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[tup
             mark = len(BOM) if reader.read(0, len(BOM)) == BOM else 0
             at = start.offset if number == start.file and start.offset else mark
             begin = at - mark if at == mark else at
-            for offset, found in passages.survey(reader, base, at, rules):
+            found_before = _known(number, at, rules)
+            at = found_before[-1][0] + found_before[-1][1].end if found_before else at
+            for offset, found in itertools.chain(found_before, passages.survey(reader, base, at, rules)):
                 if len(rules.known) < _KNOWN_PARTS:
                     rules.known[number, offset] = found
                 after = Position(file=number, offset=offset + found.end, begin=mark)
                 done, begin = after.offset - begin, after.offset
                 yield Block(index=0, parts=(), input_bytes=done, after=after), list(found.keys), len(found.keys)
+
+
+def _known(number: int, at: int, rules: TextRules) -> list[tuple[int, Passages]]:
+    """What a survey has found in a file from there on."""
+    known: list[tuple[int, Passages]] = []
+    while (found := rules.known.get((number, at))) is not None:
+        known.append((at, found))
+        at += found.end
+    return known
 
 
 def has_records(files: InputFiles, rules: TextRules, enough: float) -> bool:
@@ -273,13 +285,15 @@ def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
         return None
     text.refuse_other_encodings(file.path, data[: detect.HEAD_BYTES])
     mark = len(BOM) if data.startswith(BOM) else 0
-    if len(data) == mark:
+    documents = 1 if rules.separator is None else data.count(rules.separator) + 1
+    if len(data) == mark or documents > MAX_RECORDS:
         return None
     return text.Part(
         file=number,
         offset=mark,
         begin=mark,
         data=data[mark:] if mark else data,
+        documents=documents,
         open=False,
         mark=bool(mark),
         path=file.path,

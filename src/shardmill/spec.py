@@ -35,6 +35,7 @@ FORMATS = (
 # run costs tiktoken up to 68 times its size, tokenizers up to 211 times, and o200k's pattern fails in tiktoken
 # on a million spaces.
 MAX_RUN_BYTES = 512 << 10
+BLOCK_BYTES = 1 << 20
 # Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
 # smaller ones, down to 16 KiB, so that a tenth of a small file is still several of them.
 PASSAGE_BYTES = 64 << 10
@@ -124,7 +125,8 @@ class Limits:
     workers: int | None = None
     max_memory: int | None = None
     engine: Engine = "auto"
-    block_bytes: int = MAX_RUN_BYTES
+    block_bytes: int = BLOCK_BYTES
+    """How much text a worker takes at a time; less where memory is short."""
     cache: str | None = None
     checkpoint_seconds: float = 1.0
     """How much work a kill costs at most, in seconds and in bytes of input."""

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import MAX_RECORDS, BytesReader, Counted, Place, Records, ValuePart, long_parts
-from shardmill.documents.rules import TextRules, block_bytes
+from shardmill.documents.records import BytesReader, Counted, Place, Records, ValuePart, long_parts
+from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, weight
 from shardmill.documents.values import plain
 from shardmill.errors import InputError
 from shardmill.names import show
@@ -141,7 +141,7 @@ def parts_of(array: Any, of: Rows, row: int, begin: int, rules: TextRules) -> It
         count = max(1, int(np.searchsorted(ends, limit, side="right")))
         too_long = np.flatnonzero(sizes[at : at + count] > rules.max_run_bytes)
         count = int(too_long[0]) if len(too_long) else min(count, len(ends))
-        yield RowsPart(of=of, row=row + at, array=array.slice(at, count), size=int(ends[count - 1]))
+        yield RowsPart(of=of, row=row + at, array=array.slice(at, count), size=weight(int(ends[count - 1]), count))
         at += count
 
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from shardmill.documents import jsonscan, text, utf8
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, long_parts
-from shardmill.documents.rules import BOM, TextRules, block_bytes, growing
+from shardmill.documents.records import Counted, Place, Records, ValuePart, long_parts
+from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, block_bytes, growing, weight
 from shardmill.documents.values import Broken
 from shardmill.reading import Reader, ahead
 
@@ -44,7 +44,7 @@ class LinesPart:
 
     @property
     def size(self) -> int:
-        return len(self.data)
+        return weight(len(self.data), self.after.record - self.line)
 
     def checked(self, rules: TextRules) -> Records:
         found = Records(place=self._place, where=self.where)

@@ -42,31 +42,37 @@ def survey(reader: Reader, base: int, at: int, rules: TextRules) -> Iterator[tup
     As find_passages, but only what decides is read: the beginning of each passage, and the lines where it may end.
     """
     last = False
+    head = reader.read(at, PASSAGE_HEAD)
     while not last:
-        most = min(rules.block_bytes, FIRST_PART_BYTES) if base + at <= len(BOM) else rules.block_bytes
+        most = min(
+            rules.block_bytes, rules.max_run_bytes, FIRST_PART_BYTES if base + at <= len(BOM) else rules.block_bytes
+        )
         starts: list[int] = []
         keys: list[int] = []
         end = 0
-        while (border := _glance(reader, base, at + end, rules)) is not None and (border - at <= most or not starts):
+        while (seen := _glance(reader, base, at + end, rules)) is not None and (seen[0] - at <= most or not starts):
+            border, following = seen
             starts.append(end)
-            keys.append(rules.key(reader.read(at + end, min(PASSAGE_HEAD, border - at - end)), base + at + end))
-            end = border - at
+            keys.append(rules.key(head[: border - at - end], base + at + end))
+            end, head = border - at, following
         found = Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=False, last=False)
         if not starts:
             _, found = find_passages(reader, base, at, rules, rules.block_bytes)
+            head = reader.read(at + found.end, PASSAGE_HEAD)
         if found.starts:
             yield at, found
         at, last = at + found.end, found.last or not found.starts
         reader.done_until(at)
 
 
-def _glance(reader: Reader, base: int, at: int, rules: TextRules) -> int | None:
-    """Where the passage that begins there ends, if the lines around its length tell."""
+def _glance(reader: Reader, base: int, at: int, rules: TextRules) -> tuple[int, bytes] | None:
+    """Where the passage that begins there ends, if the lines around its length tell, and the beginning of the next."""
     assert rules.passage_bytes is not None and reader.size is not None
     begin = at + max(0, rules.passage_bytes - 2 * BEFORE_BYTES)
-    data = reader.read(begin, 2 * BEFORE_BYTES + rules.passage_bytes // 16 + 2 * CONTEXT_BYTES)
-    border, forced = _next_border(data, at - begin, base + begin, rules, at_end=False, rest=reader.size - at)
-    return None if border is None or forced else begin + border
+    length = 2 * BEFORE_BYTES + rules.passage_bytes // 16 + 2 * CONTEXT_BYTES
+    data = reader.read(begin, length + PASSAGE_HEAD)
+    border, forced = _next_border(data[:length], at - begin, base + begin, rules, at_end=False, rest=reader.size - at)
+    return None if border is None or forced else (begin + border, data[border : border + PASSAGE_HEAD])
 
 
 def _next_border(

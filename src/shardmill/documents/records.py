@@ -14,9 +14,6 @@ from shardmill.names import show
 from shardmill.reading import Reader
 from shardmill.rejects import Reject
 
-# Each record of a Part takes some 300 bytes beside its text.
-MAX_RECORDS = 8 << 10
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:

@@ -12,6 +12,10 @@ FIRST_PART_BYTES = 64 << 10
 # A document goes to train or val by a hash of its beginning, a passage by a hash of less: it is smaller.
 DOCUMENT_HEAD = 64 << 10
 PASSAGE_HEAD = 4 << 10
+# Each document of a block takes some 400 bytes beside its text. So a Part has no more than this of them, and
+# however short they are, they weigh as much as half a block.
+MAX_RECORDS = 8 << 10
+_LEAST_WEIGHT = 64
 
 Key = Callable[[bytes, int], int]
 """The beginning of a document or passage, and its byte offset in the whole job → what decides its split."""
@@ -61,6 +65,11 @@ class TextRules:
 
 def block_bytes(file: int, at: int, rules: TextRules) -> int:
     return min(rules.block_bytes, FIRST_PART_BYTES) if file == 0 and at <= len(BOM) else rules.block_bytes
+
+
+def weight(size: int, documents: int) -> int:
+    """How much of a block so many documents take, which have this many bytes together."""
+    return max(size, documents * _LEAST_WEIGHT)
 
 
 def growing(first: int, last: int) -> Iterator[int]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from shardmill.documents import text
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, long_parts
-from shardmill.documents.rules import BOM, TextRules, block_bytes
+from shardmill.documents.records import Counted, Place, Records, ValuePart, long_parts
+from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, block_bytes, weight
 from shardmill.documents.values import Broken, ValueReader, checked, plain
 from shardmill.reading import Reader
 
@@ -54,7 +54,7 @@ class TablePart:
 
     @property
     def size(self) -> int:
-        return self.rows[-1].following - self.rows[0].at
+        return weight(self.rows[-1].following - self.rows[0].at, len(self.rows))
 
     @property
     def after(self) -> Position:

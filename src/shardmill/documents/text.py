@@ -18,14 +18,21 @@ from shardmill.cuts import CONTEXT_BYTES
 from shardmill.documents import utf8
 from shardmill.documents.passages import BEFORE_BYTES, character_boundary, find_passages
 from shardmill.documents.pieces import Pieces, Position
-from shardmill.documents.rules import BOM, DOCUMENT_HEAD, PASSAGE_HEAD, TextRules, block_bytes, growing
+from shardmill.documents.rules import (
+    BOM,
+    DOCUMENT_HEAD,
+    MAX_RECORDS,
+    PASSAGE_HEAD,
+    TextRules,
+    block_bytes,
+    growing,
+    weight,
+)
 from shardmill.errors import InputError
 from shardmill.names import show
 from shardmill.reading import Reader
 from shardmill.rejects import Reject
 
-# Each document of a block takes some 400 bytes beside its text.
-_MAX_DOCUMENTS = 8 << 10
 _LOOK_BYTES = 256 << 10
 
 
@@ -38,6 +45,8 @@ class Part:
     begin: int
     """Where the document that the first piece belongs to begins in the file."""
     data: bytes
+    documents: int = 1
+    """How many end in it."""
     starts: tuple[int, ...] = ()
     """Where passages begin in data; empty when documents are judged whole."""
     keys: tuple[int, ...] = ()
@@ -60,7 +69,7 @@ class Part:
 
     @property
     def size(self) -> int:
-        return len(self.data)
+        return weight(len(self.data), self.documents)
 
     @property
     def after(self) -> Position:
@@ -282,11 +291,11 @@ def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules
     reader.done_until(at)
     while True:
         before = min(BEFORE_BYTES, at - begin)
-        data, document_ends, forced = _next_stretch(reader, at, before, rules, block_bytes(start.file, at, rules))
+        data, ended, forced = _next_stretch(reader, at, before, rules, block_bytes(start.file, at, rules))
         if not data:
             return
         keys: tuple[int, ...] = ()
-        if not document_ends and at == begin:
+        if not ended and at == begin:
             bad = _look_through(reader, at, rules) if rules.on_error == "skip" else None
             if bad is not None:
                 part = Part(
@@ -310,10 +319,11 @@ def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules
             offset=at,
             begin=begin,
             data=data,
+            documents=ended,
             keys=keys,
-            open=not document_ends,
+            open=not ended,
             forced=forced,
-            dropped=dropped and not (at == begin and document_ends),
+            dropped=dropped and not (at == begin and ended),
             path=reader.path,
         )
         yield part
@@ -347,8 +357,8 @@ def _head(reader: Reader, begin: int, rules: TextRules) -> bytes:
     return head[:DOCUMENT_HEAD]
 
 
-def _next_stretch(reader: Reader, at: int, before: int, rules: TextRules, about: int) -> tuple[bytes, bool, bool]:
-    """The next bytes of the file up to a document's end or an exact cut; whether a document ends there; whether by force.
+def _next_stretch(reader: Reader, at: int, before: int, rules: TextRules, about: int) -> tuple[bytes, int, bool]:
+    """The next bytes of the file up to a document's end or an exact cut; how many documents end, 0 at a cut; whether by force.
 
     The document began at least `before` bytes earlier: they are context.
     """
@@ -357,16 +367,18 @@ def _next_stretch(reader: Reader, at: int, before: int, rules: TextRules, about:
     for limit in growing(about, rules.max_run_bytes):
         data = reader.read(at - before, before + limit + margin)
         high = before + limit
-        if len(data) <= high:  # the file ends here
-            return data[before:], True, False
+        file_ends = len(data) <= high
+        count = 0
         if separator is not None:
-            end = _documents_end(data[before : high + len(separator)], separator)
-            if end:
-                return data[before : before + end], True, False
+            end, count = _documents_end(data[before : high + len(separator)], separator)
+            if end and (not file_ends or count == MAX_RECORDS):
+                return data[before : before + end], count, False
+        if file_ends:
+            return data[before:], count + 1, False
         cut = rules.cuts.last(data, before, min(high, len(data)))
         if cut is not None:
-            return data[before:cut], False, False
-    return data[before : character_boundary(data, before + rules.max_run_bytes)], False, True
+            return data[before:cut], 0, False
+    return data[before : character_boundary(data, before + rules.max_run_bytes)], 0, True
 
 
 def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
@@ -397,11 +409,12 @@ def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules)
         at += known.end
 
 
-def _documents_end(data: bytes, separator: bytes) -> int:
-    """Where the last separator ends, or an earlier one if there would be too many documents for one block."""
-    if data.count(separator) <= _MAX_DOCUMENTS:
-        return _last_separator_end(data, separator)
-    return len(data) - len(data.split(separator, _MAX_DOCUMENTS)[-1])
+def _documents_end(data: bytes, separator: bytes) -> tuple[int, int]:
+    """Where the last separator ends, or an earlier one if there would be too many documents; and how many end there."""
+    count = data.count(separator)
+    if count <= MAX_RECORDS:
+        return _last_separator_end(data, separator), count
+    return len(data) - len(data.split(separator, MAX_RECORDS)[-1]), MAX_RECORDS
 
 
 def _last_separator_end(data: bytes, separator: bytes) -> int:

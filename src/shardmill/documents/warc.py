@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import MAX_RECORDS, Counted, Place, Records, ValuePart, long_parts
-from shardmill.documents.rules import TextRules, block_bytes, growing
+from shardmill.documents.records import Counted, Place, Records, ValuePart, long_parts
+from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, growing
 from shardmill.documents.values import Broken, plain
 from shardmill.reading import Reader
 
