@@ -23,7 +23,7 @@ from shardmill.formats import registry
 from shardmill.formats.registry import Output
 from shardmill.formats.shards import TokenType
 from shardmill.inputs import InputFiles
-from shardmill.manifest import when
+from shardmill.manifest import Counts, when
 from shardmill.names import is_url, show
 from shardmill.places import PART_BYTES, PARTS_AT_ONCE
 from shardmill.plan import Block
@@ -148,7 +148,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         if begins and mode == "hash" and fraction and look.plain and _is_surveyed(spec, files, rules):
             pool.submit(_survey_some, files, rules)
         engines = choose_engines(tokenizer, limits.engine, likely, limits.cache_folder())
-        keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers, listed=files.nbytes)
+    keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers, listed=files.nbytes)
     return Job(
         spec=spec,
         output=limits.work_folder(spec.output),
@@ -170,13 +170,19 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
 
 
 def choose_splitter(
-    job: Job, left: dict[str, Any] | None, save: Callable[[dict[str, Any]], None], report: Callable[[int], None]
+    job: Job,
+    left: dict[str, Any] | None,
+    save: Callable[[dict[str, Any]], None],
+    report: Callable[[int], None],
+    *,
+    may_suppose: bool = False,
 ) -> Splitter:
     """A threshold when there is enough to judge; for small inputs a first pass finds exactly the lowest hashes.
 
     The first pass saves every second how far it is, goes on from what was left, and reports the bytes of each block.
-    It is the same wherever the files are, so that the result is: it ends as soon as there is enough to judge. A
-    pipe cannot be read twice, so there it is always the threshold.
+    It is the same wherever the files are, so that the result is: it ends as soon as there is enough to judge. Where
+    there very likely is, it may be left out, and what it would have found be supposed. A pipe cannot be read twice,
+    so there it is always the threshold.
     """
     fraction, rules = job.val_fraction, job.rules
     if rules.border is not None:
@@ -186,7 +192,7 @@ def choose_splitter(
     if job.files.pipes:
         return split.by_threshold(fraction)
     if left is not None and "limit" in left:
-        return Splitter(mode="hash", limit=int(left["limit"]))
+        return Splitter(mode="hash", limit=int(left["limit"]), supposed=bool(left.get("supposed")))
     found, start = split.Lowest(), BEGINNING
     if left is not None:
         found.records, found.count = left["records"], left["count"]
@@ -195,6 +201,11 @@ def choose_splitter(
     saved = time.monotonic()
     if left is None and rules.wanted is None:
         enough = split.enough(fraction)
+        whole = job.spec.limit_documents is None and job.spec.limit_tokens is None
+        if may_suppose and whole and plan.seems_to_have_records(job.files, rules, enough):
+            splitter = split.by_threshold(fraction, supposed=True)
+            save({"limit": splitter.limit, "supposed": 1})
+            return splitter
         # A file of text is at least one document, be it empty.
         if len(job.files) >= enough if job.plain else plan.has_records(job.files, rules, enough):
             found.records = math.ceil(enough)
@@ -218,6 +229,11 @@ def choose_splitter(
     splitter = split.by_threshold(fraction) if _is_enough(found, job) else split.by_lowest(found, fraction)
     save({"limit": splitter.limit})
     return splitter
+
+
+def is_confirmed(job: Job, counts: Counts) -> bool:
+    """Whether there were as many documents as a Splitter supposed."""
+    return counts.documents >= split.enough(job.val_fraction)
 
 
 def _is_enough(found: split.Lowest, job: Job) -> bool:

@@ -23,7 +23,7 @@ from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.shards import SPLITS
 from shardmill.formats.writer import FormatWriter, Writer
-from shardmill.job import Job, choose_splitter, describe, find, make_job, versions
+from shardmill.job import Job, choose_splitter, describe, find, is_confirmed, make_job, versions
 from shardmill.journal import Checkpoint, Checkpoints, Journal, Left
 from shardmill.line import mill_blocks
 from shardmill.lock import locked
@@ -130,7 +130,11 @@ def prepare(
         if left is None:
             folder.make_room(output, store, format, overwrite=overwrite)
         log = Journal(output, left, overwrites=overwrite)
-        made, done = _run(job, limits, log, left, store, report)
+        try:
+            made, done = _run(job, limits, log, left, store, report, may_suppose=store is None)
+        except _FewerDocuments:
+            log = Journal(output, overwrites=overwrite)
+            made, done = _run(job, limits, log, None, store, report)
         run = _run_report(job, done, time.perf_counter() - started)
         folder.conclude(output, store, made, run)
     return Result(
@@ -138,8 +142,19 @@ def prepare(
     )
 
 
+class _FewerDocuments(Exception):
+    """There were not as many as there seemed to be, so the split must be chosen otherwise."""
+
+
 def _run(
-    job: Job, limits: Limits, log: Journal, left: Left | None, store: Store | None, report: Callable[[Progress], None]
+    job: Job,
+    limits: Limits,
+    log: Journal,
+    left: Left | None,
+    store: Store | None,
+    report: Callable[[Progress], None],
+    *,
+    may_suppose: bool = False,
 ) -> tuple[Manifest, Done]:
     """Do what is left of the job. What is written when it fails stays, for the same command to go on with."""
     files: OutputFiles | None = None
@@ -156,7 +171,8 @@ def _run(
         if store is not None:
             shipping = Shipping(store, files, log, limits.max_staging or 0)
             shipping.durable(at)
-        splitter = choose_splitter(job, left.split if left else None, log.split, _first_pass_reporter(job, report))
+        reporter = _first_pass_reporter(job, report)
+        splitter = choose_splitter(job, left.split if left else None, log.split, reporter, may_suppose=may_suppose)
         checkpoints = Checkpoints(
             log,
             files,
@@ -171,6 +187,8 @@ def _run(
                 mill_blocks(job, splitter, at.position, at.index, output.write, idle, output.halt)
         finally:
             output.commit()
+        if splitter.supposed and not is_confirmed(job, output.done.counts):
+            raise _FewerDocuments
         output.finish()
         made = _manifest_of(job, output.done, writer)
         files.seal()
@@ -183,13 +201,13 @@ def _run(
             shipping.close()
         tokens = output.done.tokens if output else left.checkpoint.tokens if left and left.checkpoint else 0
         worth_keeping = tokens > 0 or isinstance(e, TemporaryError) or not isinstance(e, ShardmillError)
-        if files is not None and (isinstance(e, MismatchError) or not worth_keeping):
+        if files is not None and (isinstance(e, MismatchError | _FewerDocuments) or not worth_keeping):
             if store is not None:
                 with contextlib.suppress(ShardmillError):  # the first error is the one to tell
                     for name in files.states().keys() - files.remaining():
                         store.remove(name)
+            log.remove()  # first: it must not speak of files that are gone
             files.abandon()
-            log.remove()
         elif files is not None:
             files.close()
         raise

@@ -27,6 +27,10 @@ from shardmill.spec import WHOLE_FILE_BYTES, InputFormat
 _MAX_PARTS = 4096
 _LOOKS = 32
 _SMALL_BYTES = FIRST_PART_BYTES
+# How many records there are is guessed from so much of so many files, and must exceed what is needed by a tenth.
+_GUESSES = 4
+_GUESS_BYTES = 4 << 20
+_SAFETY = 1.1
 # Passages of the first pass that are kept for the second: for some gigabytes of text a few megabytes.
 _KNOWN_PARTS = 8192
 
@@ -199,6 +203,29 @@ def _known(number: int, at: int, rules: TextRules) -> list[tuple[int, Passages]]
         known.append((at, found))
         at += found.end
     return known
+
+
+def seems_to_have_records(files: InputFiles, rules: TextRules, enough: float) -> bool:
+    """Whether there are very likely so many records, as the beginnings of a few files tell; no where one cannot tell."""
+    records = spent = 0
+    for number in range(0, len(files), max(1, len(files) // _GUESSES)):
+        try:
+            with open_input(files[number]) as opened:
+                reader = detect.uncompressed(opened, max_window=rules.max_window)
+                head = reader.read(0, _GUESS_BYTES)
+                match detect.format_of(reader, rules.input_format):
+                    case "jsonl":
+                        records += head.count(b"}\n") + head.count(b"}\r\n")
+                    case "text" if rules.separator is not None:
+                        records += head.count(rules.separator)
+                    case _:
+                        return False
+                whole = len(head) < _GUESS_BYTES
+                taken = reader.spent(len(head)) if isinstance(reader, Decompressed) else len(head)
+                spent += files[number].size or 0 if whole else taken
+        except InputError:
+            return False  # told in its turn
+    return records * files.total_bytes >= _SAFETY * enough * max(1, spent)
 
 
 def has_records(files: InputFiles, rules: TextRules, enough: float) -> bool:

@@ -22,6 +22,8 @@ class Splitter:
 
     mode: Split
     limit: int
+    supposed: bool = False
+    """Right only if there are as many documents as there seem to be: the end of the job will tell."""
 
     def is_val(self, key: int) -> bool:
         return key >= self.limit if self.mode == "tail" else key < self.limit
@@ -61,8 +63,8 @@ def enough(val_fraction: float) -> float:
     return FEW / val_fraction if val_fraction else 0
 
 
-def by_threshold(val_fraction: float) -> Splitter:
-    return Splitter(mode="hash", limit=int(val_fraction * _ALL))
+def by_threshold(val_fraction: float, *, supposed: bool = False) -> Splitter:
+    return Splitter(mode="hash", limit=int(val_fraction * _ALL), supposed=supposed)
 
 
 class Lowest:

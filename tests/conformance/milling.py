@@ -1,5 +1,6 @@
 """The mill without its threads, for property tests: the same planning and milling, engines loaded once."""
 
+import dataclasses
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +76,7 @@ def job_of(files, *, engine="auto", block_bytes=1 << 20, **choices):
         found, tokenizer = jobs.find_inputs(spec.inputs), load_once(spec.tokenizer)
         with (
             patch.object(jobs, "choose_engines", lambda tokenizer, engine, *_: engines(tokenizer.name, engine)),
-            patch.object(jobs, "_fit_budget", lambda *_, **__: _budget()),
+            patch.object(jobs, "_fit_budget", lambda *_, **__: dataclasses.replace(_budget(), block_bytes=block_bytes)),
         ):
             job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
         yield job, jobs.choose_splitter(job, None, lambda _: None, lambda _: None)
@@ -110,9 +111,10 @@ def mill_text(text: str, **choices) -> Milled:
     return mill_files([text.encode()], **{"val_fraction": 0, **choices})
 
 
-def prepare_files(files: list[bytes], *, engine="auto", workers=2, block_bytes=1 << 20, **choices):
+def prepare_files(files, *, engine="auto", workers=2, block_bytes=1 << 20, may_guess=True, **choices):
     """A whole run of prepare, threads and files and all: the ids in train.bin and in val.bin, and manifest.json."""
-    with folder_of(files) as (folder, paths):
+    guess = plan.seems_to_have_records if may_guess else lambda *_: False
+    with folder_of(files) as (folder, paths), patch.object(plan, "seems_to_have_records", guess):
         spec = Spec(inputs=tuple(paths), output=str(folder / "out"), **choices)
         limits = Limits(engine=engine, workers=workers, block_bytes=block_bytes, max_memory=PLENTY)
         made = mill.prepare(spec, limits=limits).manifest

@@ -1,9 +1,12 @@
 """Train and val together hold every token of the text, and the same tokens on each side whatever the Limits (I1, I7)."""
 
 import dataclasses
+import gzip
+import json
 
 import pytest
 import xxhash
+from formats import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from milling import BLOCK_BYTES, mill_files, mill_text, prepare_files
@@ -11,6 +14,8 @@ from milling import BLOCK_BYTES, mill_files, mill_text, prepare_files
 import reference
 import samples
 from given_texts import texts
+from shardmill import plan
+from shardmill.documents import compression
 from shardmill.tokens.tokenizer import ENCODINGS
 
 SPLITS = ("hash", "tail", "head")
@@ -171,3 +176,53 @@ def test_short_passages_do_not_depend_on_block_size():
     outs = [mill_text(text, block_bytes=size, **how) for size in BLOCK_BYTES]
     assert [out.counts for out in outs] == [outs[0].counts] * len(outs)
     assert all(out.val == outs[0].val for out in outs)
+
+
+def record(text):
+    return json.dumps({"text": text}).encode() + b"\n"
+
+
+SHORT = [f"{number} bags of wheat." for number in range(400)]
+GUESSED = {
+    "as many as it seems": b"".join(map(record, SHORT)),
+    "fewer than it seems": b"".join(map(record, SHORT[:150])) + record(samples.ALL) * 9,
+    "more than it seems": record(samples.ALL) * 9 + b"".join(map(record, SHORT)),
+    "lines that are no records": b"{}\n" * 300 + b"".join(map(record, SHORT[:150])),
+}
+
+
+def prepared(files, **choices):
+    train, val, made = prepare_files(files, **choices)
+    return train, val, made.counts
+
+
+@pytest.mark.parametrize("packed", ["", ".zst", ".gz"])
+@pytest.mark.parametrize("case", GUESSED)
+def test_a_guess_at_the_number_of_documents_changes_nothing_be_it_right_or_wrong(monkeypatch, case, packed):
+    """200 documents make a split by threshold; how many there are is guessed from the first bytes."""
+    data = {"": bytes, ".zst": zstd.compress, ".gz": gzip.compress}[packed](GUESSED[case])
+    how = {"val_fraction": 0.2, "on_error": "skip"}
+    without = prepared({"a.jsonl" + packed: data}, may_guess=False, **how)
+    guesses = []
+    seems = plan.seems_to_have_records
+    monkeypatch.setattr(plan, "_GUESS_BYTES", 1000)
+    monkeypatch.setattr(compression, "_INPUT_BYTES", 64)
+    monkeypatch.setattr(plan, "seems_to_have_records", lambda *given: guesses.append(seems(*given)) or guesses[-1])
+    assert prepared({"a.jsonl" + packed: data}, **how) == without
+    assert packed or guesses == [case != "more than it seems"]
+
+
+@pytest.mark.parametrize("choices", [{"limit_documents": 300}, {"limit_tokens": 500}, {"sample": 0.9}])
+def test_nothing_is_guessed_when_not_all_is_milled(monkeypatch, choices):
+    monkeypatch.setattr(plan, "seems_to_have_records", lambda *_: pytest.fail("it was"))
+    prepare_files({"a.jsonl": GUESSED["as many as it seems"]}, val_fraction=0.2, **choices)
+
+
+@pytest.mark.parametrize("count", [140, 400])
+@pytest.mark.parametrize("mark", ["\n", "<|endoftext|>"])
+def test_documents_of_plain_text_are_guessed_at_too(monkeypatch, count, mark):
+    monkeypatch.setattr(plan, "_GUESS_BYTES", 1000)
+    texts = [*SHORT[:count], *[samples.ALL.replace("\n", " ")] * 9]
+    files = [mark.join(texts[:100]).encode(), mark.join(texts[100:]).encode()]
+    how = {"val_fraction": 0.2, "separator": mark.replace("\n", "\\n")}
+    assert prepared(files, **how) == prepared(files, may_guess=False, **how)

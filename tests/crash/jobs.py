@@ -25,6 +25,8 @@ JOBS = {
     "replaced": ["bad.txt", "--separator", "\\n", "--val-fraction", "0.1", "--on-error", "replace"],
     "samples": [*_SAMPLED, "--format", "mds"],
     "blocks": [*_SAMPLED, "--format", "litdata"],
+    "enough": ["alike.jsonl", "--val-fraction", "0.2"],
+    "fewer": ["unlike.jsonl", "--val-fraction", "0.2"],
     "skipped": ["bad.txt", "--separator", "\\n", "--val-fraction", "0.1", "--on-error", "skip"],
 }
 
@@ -36,6 +38,10 @@ def write_inputs(folder):
     contents = [b"", BOM + text * 2, BOM, text * 3, b"", b"\n\n\n", text[:700], BOM + text, text * 3, b""]
     for number, content in enumerate(contents):
         (folder / f"many/part-{number}.txt").write_bytes(content)
+    # The beginning promises more records than the 200 that a split by threshold needs; one file has them.
+    short = [json.dumps({"text": f"{number} bags of wheat."}) + "\n" for number in range(300)]
+    (folder / "alike.jsonl").write_text("".join(short))
+    (folder / "unlike.jsonl").write_text("".join(short[:150]) + (json.dumps({"text": samples.ALL}) + "\n") * 9)
     (folder / "book.txt").write_bytes(text * 25)
     (folder / "long.txt").write_bytes(text * 150)
     (folder / "bad.txt").write_bytes(b"\n".join([text, b"a bad \xff byte", text, b"\xfe", text * 9, b"\xc3", text]))

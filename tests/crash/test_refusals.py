@@ -144,8 +144,8 @@ def test_a_job_that_another_process_finished_meanwhile_is_not_done_over(tmp_path
 
     make_job = mill.make_job
 
-    def slowly(*args):
-        made = make_job(*args)
+    def slowly(*args, **choices):
+        made = make_job(*args, **choices)
         monkeypatch.setattr(mill, "make_job", make_job)
         prepare(first, limits=limits)
         return made
