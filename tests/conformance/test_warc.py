@@ -61,7 +61,10 @@ def test_every_conversion_is_a_document(name, choices):
 @pytest.mark.parametrize("choices", [{}, SMALL], ids=["whole", "streamed"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_reading_on_from_after_any_block_gives_the_rest(choices, packed):
-    with job_of({"a.wet": warc(DOCUMENTS, packed=packed)}, block_bytes=200, **choices, **VAL) as (job, splitter):
+    with job_of({"a.wet": warc(DOCUMENTS, packed=packed)}, block_bytes=200 if choices else 1000, **choices, **VAL) as (
+        job,
+        splitter,
+    ):
         whole = mill_blocks(job, splitter)
         assert len(whole.after) > 10
         for index, (after, val, train_done, val_done, counts, _) in list(enumerate(whole.after))[::4]:
