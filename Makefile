@@ -25,7 +25,7 @@ test: check lint types ## everything: lint, types and all tests
 
 check: $(VENV)/.ready native
 
-native: ## compile the native engine, if there is a C compiler
+native: ## compile what is written in C, if there is a compiler
 	@$(PYTHON) hatch_build.py
 
 lint: $(VENV)/.ready ## ruff

@@ -1,4 +1,4 @@
-"""Compiles the native engine where there is a C compiler; without one shardmill works too, on gigatoken.
+"""Compiles the C of shardmill where there is a C compiler; without one it works too, on libraries that are slower.
 
 Run by pip when it installs shardmill, and by `make native`.
 """
@@ -14,14 +14,15 @@ try:
 except ImportError:  # `make native` does not need it
     BuildHookInterface = object
 
-FOLDER = Path("src/shardmill/tokens/native")
+# Each folder's sources make one library.
+LIBRARIES = [Path("src/shardmill") / name for name in ("tokens/native/engine.so", "documents/native/lines.so")]
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread"]
 
 
-def compile_engine(root: Path) -> Path | None:
+def compiled(library: Path, root: Path) -> Path | None:
     """The library, made anew if a source is newer; None where it cannot be made."""
-    library = root / FOLDER / "engine.so"
-    sources = [*sorted((root / FOLDER).glob("*.[ch]")), root / "hatch_build.py"]
+    library = root / library
+    sources = [*sorted(library.parent.glob("*.[ch]")), root / "hatch_build.py"]
     if library.exists() and all(source.stat().st_mtime <= library.stat().st_mtime for source in sources):
         return library
     partial = library.with_suffix(f".{os.getpid()}.partial")
@@ -36,15 +37,16 @@ def compile_engine(root: Path) -> Path | None:
     return library
 
 
-class NativeEngine(BuildHookInterface):  # type: ignore[misc]
+class NativeLibraries(BuildHookInterface):  # type: ignore[misc]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        library = compile_engine(Path(self.root))
-        if library is not None:
+        made = [library for library in LIBRARIES if compiled(library, Path(self.root))]
+        if made:
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
-            build_data["artifacts"].append(str(FOLDER / library.name))
+            build_data["artifacts"] += map(str, made)
 
 
 if __name__ == "__main__":
-    made = compile_engine(Path(__file__).resolve().parent)
-    print(f"native engine: {made.name}" if made else "native engine: none, since there is no C compiler that works")  # noqa: T201
+    for library in LIBRARIES:
+        made = compiled(library, Path(__file__).resolve().parent)
+        print(f"{library}: {'compiled' if made else 'none, since there is no C compiler that works'}")  # noqa: T201

@@ -37,6 +37,7 @@ ORDER = [
     "documents.values",
     "documents.records",
     "documents.jsonscan",
+    "documents.fastlines",
     "documents.jsonl",
     "documents.tables",
     "documents.warc",

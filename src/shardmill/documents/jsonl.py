@@ -1,7 +1,7 @@
 """A file of JSON lines → Parts of whole lines, and the text in one field of each.
 
-Lines are found by the reader and parsed by the workers: a whole Part by msgspec when nothing in it is odd,
-else line by line, by Python's own json where msgspec refuses. A line longer than a run goes to jsonscan.
+Lines are found by the reader and parsed by the workers: a whole Part by fastlines or msgspec when nothing in it is
+odd, else line by line, by Python's own json where those refuse. A line longer than a run goes to jsonscan.
 """
 
 import itertools
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.documents import jsonscan, text, utf8
+from shardmill.documents import fastlines, jsonscan, text, utf8
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, Records, ValuePart, long_parts
 from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, block_bytes, growing, weight
@@ -217,6 +217,8 @@ def _stretches(reader: Reader) -> Iterator[bytes]:
 
 def _parse_all(data: bytes, newline: bytes, field: _Field) -> list[bytes] | None:
     """The text of all lines if nothing in any of them is odd, else None."""
+    if newline == b"\n" and (found := fastlines.texts(data, field.path)) is not None:
+        return found
     count = _objects(data, newline)
     if not count or not _once_each(data, count, field) or not utf8.is_valid(data):
         return None

@@ -1,0 +1,315 @@
+/* Lines of JSON → the text in one field of each, when nothing about any of them is odd.
+ *
+ * All of each line is parsed, and what Python's json would refuse is never taken. What it would take may be declined:
+ * a field that is missing, there twice or no string, an empty text, half a surrogate pair in it, a key with an escape,
+ * a blank line, NaN, deep nesting. Then the caller looks line by line, and says what is wrong, if anything is.
+ *
+ * The bytes are valid UTF-8; others are passed on as they are. */
+#include <stdint.h>
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+typedef uint8_t u8;
+
+enum { VERSION = 1, DEEPEST = 64, STEP = 16 };
+
+/* What is asked for: the names on the way to the field, one behind the other, and where each ends. */
+typedef struct {
+    const u8 *names;
+    const int64_t *ends;
+    int64_t count;
+} Path;
+
+typedef struct {
+    const u8 *at, *end;
+    u8 *out;
+    Path path;
+} Scan;
+
+/* How many of the next STEP bytes of a string stand for themselves; all are copied. */
+static inline int plain(const u8 *from, u8 *to)
+{
+#if defined(__SSE2__)
+    __m128i some = _mm_loadu_si128((const __m128i *)from);
+    __m128i odd = _mm_or_si128(_mm_cmpeq_epi8(some, _mm_set1_epi8('"')), _mm_cmpeq_epi8(some, _mm_set1_epi8('\\')));
+    odd = _mm_or_si128(odd, _mm_cmpeq_epi8(_mm_min_epu8(some, _mm_set1_epi8(0x1F)), some));
+    if (to)
+        _mm_storeu_si128((__m128i *)to, some);
+    int found = _mm_movemask_epi8(odd);
+    return found ? __builtin_ctz((unsigned)found) : STEP;
+#else
+    int count = 0;
+    while (count < STEP && from[count] != '"' && from[count] != '\\' && from[count] >= 0x20)
+        count++;
+    if (to)
+        memcpy(to, from, STEP);
+    return count;
+#endif
+}
+
+static int hex(u8 c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The four digits of \uXXXX; -1 if they are not there. */
+static int32_t code_unit(const Scan *s, const u8 *at)
+{
+    int32_t unit = 0;
+    if (s->end - at < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        int digit = hex(at[i]);
+        if (digit < 0)
+            return -1;
+        unit = unit << 4 | digit;
+    }
+    return unit;
+}
+
+static void put(Scan *s, uint32_t point)
+{
+    if (point < 0x80) {
+        *s->out++ = (u8)point;
+    } else if (point < 0x800) {
+        *s->out++ = (u8)(0xC0 | point >> 6);
+        *s->out++ = (u8)(0x80 | (point & 0x3F));
+    } else if (point < 0x10000) {
+        *s->out++ = (u8)(0xE0 | point >> 12);
+        *s->out++ = (u8)(0x80 | (point >> 6 & 0x3F));
+        *s->out++ = (u8)(0x80 | (point & 0x3F));
+    } else {
+        *s->out++ = (u8)(0xF0 | point >> 18);
+        *s->out++ = (u8)(0x80 | (point >> 12 & 0x3F));
+        *s->out++ = (u8)(0x80 | (point >> 6 & 0x3F));
+        *s->out++ = (u8)(0x80 | (point & 0x3F));
+    }
+}
+
+/* \uXXXX, behind its u; wanted: it is part of the text, and a surrogate must have its other half. */
+static int unicode_escape(Scan *s, int wanted)
+{
+    int32_t unit = code_unit(s, s->at);
+    if (unit < 0)
+        return 0;
+    s->at += 4;
+    if (!wanted)
+        return 1;
+    if (unit >= 0xD800 && unit < 0xE000) {
+        if (unit >= 0xDC00 || s->end - s->at < 6 || s->at[0] != '\\' || s->at[1] != 'u')
+            return 0;
+        int32_t low = code_unit(s, s->at + 2);
+        if (low < 0xDC00 || low >= 0xE000)
+            return 0;
+        s->at += 6;
+        unit = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00);
+    }
+    put(s, (uint32_t)unit);
+    return 1;
+}
+
+/* A string, behind its first quote; wanted: what it says is put out. */
+static int string(Scan *s, int wanted)
+{
+    static const char meant[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
+    for (;;) {
+        while (s->end - s->at >= STEP) {
+            int count = plain(s->at, wanted ? s->out : 0);
+            s->at += count;
+            s->out += wanted ? count : 0;
+            if (count < STEP)
+                break;
+        }
+        if (s->at == s->end || *s->at < 0x20)
+            return 0;
+        u8 c = *s->at++;
+        if (c == '"')
+            return 1;
+        if (c == '\\') {
+            if (s->at == s->end)
+                return 0;
+            c = *s->at++;
+            if (c == 'u') {
+                if (!unicode_escape(s, wanted))
+                    return 0;
+                continue;
+            }
+            const char *pair = meant;
+            while (*pair && (u8)*pair != c)
+                pair += 2;
+            if (!*pair)
+                return 0;
+            c = (u8)pair[1];
+        }
+        if (wanted)
+            *s->out++ = c;
+    }
+}
+
+static void space(Scan *s)
+{
+    while (s->at < s->end && (*s->at == ' ' || *s->at == '\t' || *s->at == '\r'))
+        s->at++;
+}
+
+/* This very byte, with the space before it. */
+static int next_is(Scan *s, u8 c)
+{
+    space(s);
+    if (s->at == s->end || *s->at != c)
+        return 0;
+    s->at++;
+    return 1;
+}
+
+static int digits(Scan *s)
+{
+    const u8 *from = s->at;
+    while (s->at < s->end && *s->at >= '0' && *s->at <= '9')
+        s->at++;
+    return s->at > from;
+}
+
+static int number(Scan *s)
+{
+    if (*s->at == '-')
+        s->at++;
+    if (s->at < s->end && *s->at == '0')
+        s->at++;
+    else if (!digits(s))
+        return 0;
+    if (s->at < s->end && *s->at == '.') {
+        s->at++;
+        if (!digits(s))
+            return 0;
+    }
+    if (s->at < s->end && (*s->at | 0x20) == 'e') {
+        s->at++;
+        if (s->at < s->end && (*s->at == '+' || *s->at == '-'))
+            s->at++;
+        return digits(s);
+    }
+    return 1;
+}
+
+static int literal(Scan *s, const char *word)
+{
+    int64_t size = (int64_t)strlen(word);
+    if (s->end - s->at < size || memcmp(s->at, word, (size_t)size))
+        return 0;
+    s->at += size;
+    return 1;
+}
+
+static int object(Scan *s, int depth, int level);
+
+static int list(Scan *s, int depth);
+
+/* Any value, which nobody asked for. */
+static int value(Scan *s, int depth)
+{
+    space(s);
+    if (s->at == s->end || depth == DEEPEST)
+        return 0;
+    switch (*s->at) {
+    case '"':
+        s->at++;
+        return string(s, 0);
+    case '{':
+        s->at++;
+        return object(s, depth + 1, -1);
+    case '[':
+        s->at++;
+        return list(s, depth + 1);
+    case 't':
+        return literal(s, "true");
+    case 'f':
+        return literal(s, "false");
+    case 'n':
+        return literal(s, "null");
+    default:
+        return number(s);
+    }
+}
+
+static int list(Scan *s, int depth)
+{
+    if (next_is(s, ']'))
+        return 1;
+    do {
+        if (!value(s, depth))
+            return 0;
+    } while (next_is(s, ','));
+    return next_is(s, ']');
+}
+
+/* Whether the name that just ended is the one at this level of the path; -1: it might be, spelled with an escape. */
+static int is_named(const Scan *s, const u8 *from, int level)
+{
+    int64_t size = s->at - 1 - from;
+    int64_t begin = level ? s->path.ends[level - 1] : 0;
+    if (memchr(from, '\\', (size_t)size))
+        return -1;
+    return size == s->path.ends[level] - begin && !memcmp(from, s->path.names + begin, (size_t)size);
+}
+
+/* An object, behind its brace. One at a level of the path must have the name that is asked for there, once. */
+static int object(Scan *s, int depth, int level)
+{
+    int found = 0;
+    if (next_is(s, '}'))
+        return level < 0;
+    do {
+        if (!next_is(s, '"'))
+            return 0;
+        const u8 *from = s->at;
+        if (!string(s, 0))
+            return 0;
+        int named = level < 0 ? 0 : is_named(s, from, level);
+        if (named < 0 || !next_is(s, ':'))
+            return 0;
+        if (!named) {
+            if (!value(s, depth))
+                return 0;
+        } else if (found++) {
+            return 0;
+        } else if (level + 1 < s->path.count) {
+            if (depth == DEEPEST || !next_is(s, '{') || !object(s, depth + 1, level + 1))
+                return 0;
+        } else if (!next_is(s, '"') || !string(s, 1)) {
+            return 0;
+        }
+    } while (next_is(s, ','));
+    return next_is(s, '}') && (level < 0 || found);
+}
+
+int64_t lines_version(void)
+{
+    return VERSION;
+}
+
+/* The texts of all lines, one behind the other in out, which has room for size + 16 bytes, and where each ends, in
+ * text_ends, which has room for `most`. Returns how many there are; -1: some line is odd, or there are more. */
+int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t *name_ends, int64_t name_count, u8 *out,
+                    int64_t *text_ends, int64_t most)
+{
+    Scan s = {data, data + size, out, {names, name_ends, name_count}};
+    int64_t count = 0, before = 0;
+    while (s.at < s.end) {
+        if (count == most || !next_is(&s, '{') || !object(&s, 1, 0))
+            return -1;
+        space(&s);
+        if (s.at < s.end && *s.at++ != '\n')
+            return -1;
+        text_ends[count] = s.out - out;
+        if (text_ends[count] == before)
+            return -1;
+        before = text_ends[count++];
+    }
+    return count;
+}
