@@ -71,6 +71,7 @@ ORDER = [
     "foreign",
     "budget",
     "job",
+    "firstpass",
     "folder",
     "shipping",
     "marks",

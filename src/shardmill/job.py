@@ -1,35 +1,25 @@
 """A Spec → a Job: every question answered before the work begins."""
 
-import contextlib
 import dataclasses
-import itertools
-import math
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardmill import budget, listing, machine, plan, reading, split, storage
 from shardmill.budget import Budget, Footprint
 from shardmill.documents import columns, text
-from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.documents.rules import TextRules
-from shardmill.documents.text import Part
-from shardmill.errors import InputError, ShardmillError, UsageError
+from shardmill.errors import UsageError
 from shardmill.formats import registry
 from shardmill.formats.registry import Output
 from shardmill.formats.shards import TokenType
 from shardmill.inputs import InputFiles
-from shardmill.manifest import Counts, when
+from shardmill.manifest import when
 from shardmill.names import is_url, show
 from shardmill.places import PART_BYTES, PARTS_AT_ONCE
-from shardmill.plan import Block
 from shardmill.sources import find_inputs
 from shardmill.spec import Limits, Spec, Split
-from shardmill.split import Splitter
 from shardmill.store import check_place
 from shardmill.tokens.check import SHARE
 from shardmill.tokens.encoder import Encoder, Engines, choose_engines
@@ -40,9 +30,6 @@ from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
 _OWN_BASE = 160 << 20
 # What a pipe is taken for until its end is reached: too much for a shortcut.
 _UNKNOWN_BYTES = 1 << 40
-
-# What the first pass does while the engine is loaded: less than half a gigabyte of text.
-_SURVEYED_AT_FIRST = 1024
 
 # What is put in a store is in memory part by part, of two files at a time.
 _PUT_BUFFERS = 2 * PARTS_AT_ONCE * PART_BYTES
@@ -145,8 +132,8 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         spool=str(limits.work_folder(spec.output)),
     )
     with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
-        if begins and mode == "hash" and fraction and look.plain and _is_surveyed(spec, files, rules):
-            pool.submit(_survey_some, files, rules)
+        if begins and mode == "hash" and fraction and look.plain and plan.can_survey(files, rules):
+            pool.submit(plan.begin_survey, files, rules)
         engines = choose_engines(tokenizer, limits.engine, likely, limits.cache_folder())
     keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers, listed=files.nbytes)
     return Job(
@@ -167,126 +154,6 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         plain=look.plain,
         big=storage.worth_dropping(likely),
     )
-
-
-def choose_splitter(
-    job: Job,
-    left: dict[str, Any] | None,
-    save: Callable[[dict[str, Any]], None],
-    report: Callable[[int], None],
-    *,
-    may_suppose: bool = False,
-) -> Splitter:
-    """A threshold when there is enough to judge; for small inputs a first pass finds exactly the lowest hashes.
-
-    The first pass saves every second how far it is, goes on from what was left, and reports the bytes of each block.
-    It is the same wherever the files are, so that the result is: it ends as soon as there is enough to judge. Where
-    there very likely is, it may be left out, and what it would have found be supposed. A pipe cannot be read twice,
-    so there it is always the threshold.
-    """
-    fraction, rules = job.val_fraction, job.rules
-    if rules.border is not None:
-        return Splitter(mode=job.split, limit=rules.border)
-    if not fraction:
-        return Splitter(mode="hash", limit=0)
-    if job.files.pipes:
-        return split.by_threshold(fraction)
-    if left is not None and "limit" in left:
-        return Splitter(mode="hash", limit=int(left["limit"]), supposed=bool(left.get("supposed")))
-    found, start = split.Lowest(), BEGINNING
-    if left is not None:
-        found.records, found.count = left["records"], left["count"]
-        found.highest, found.lowest = left["highest"], left["lowest"]
-        start = Position(**left["position"])
-    saved = time.monotonic()
-    if left is None and rules.wanted is None:
-        enough = split.enough(fraction)
-        whole = job.spec.limit_documents is None and job.spec.limit_tokens is None
-        if may_suppose and whole and plan.seems_to_have_records(job.files, rules, enough):
-            splitter = split.by_threshold(fraction, supposed=True)
-            save({"limit": splitter.limit, "supposed": 1})
-            return splitter
-        # A file of text is at least one document, be it empty.
-        if len(job.files) >= enough if job.plain else plan.has_records(job.files, rules, enough):
-            found.records = math.ceil(enough)
-    for block, keys, records in _blocks_with_keys(job, start) if not _is_enough(found, job) else ():
-        found.add(keys)
-        found.records += records
-        report(block.input_bytes)
-        if _is_enough(found, job):
-            break
-        if time.monotonic() - saved >= 1.0:
-            save(
-                {
-                    "records": found.records,
-                    "count": found.count,
-                    "highest": found.highest,
-                    "lowest": found.lowest,
-                    "position": asdict(block.after),
-                }
-            )
-            saved = time.monotonic()
-    splitter = split.by_threshold(fraction) if _is_enough(found, job) else split.by_lowest(found, fraction)
-    save({"limit": splitter.limit})
-    return splitter
-
-
-def is_confirmed(job: Job, counts: Counts) -> bool:
-    """Whether there were as many documents as a Splitter supposed."""
-    return counts.documents >= split.enough(job.val_fraction)
-
-
-def _is_enough(found: split.Lowest, job: Job) -> bool:
-    """Of a sample, only what is in it counts."""
-    return (found.records if job.rules.wanted is None else found.count) >= split.enough(job.val_fraction)
-
-
-def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[int], int]]:
-    """Records are taken apart beside the reading; for plain text, handing it over would cost more than it saves."""
-    blocks = plan.blocks(job.files, job.rules, start)
-
-    def keys(block: Block) -> tuple[list[int], int]:
-        found = [_keys(job, part) for part in block.parts]
-        return [key for keys, _ in found for key in keys], sum(records for _, records in found)
-
-    if job.plain:
-        if _is_surveyed(job.spec, job.files, job.rules):
-            yield from plan.survey(job.files, job.rules, start)
-        else:
-            yield from ((block, *keys(block)) for block in blocks)
-        return
-    with ThreadPoolExecutor(job.budget.workers) as pool:
-        under_way: deque[tuple[Block, Future[tuple[list[int], int]]]] = deque()
-        for block in blocks:
-            under_way.append((block, pool.submit(keys, block)))
-            if len(under_way) > job.budget.workers:
-                first, result = under_way.popleft()
-                yield first, *result.result()
-        for first, result in under_way:
-            yield first, *result.result()
-
-
-def _is_surveyed(spec: Spec, files: InputFiles, rules: TextRules) -> bool:
-    """Whether the keys of plain text can be had without reading all of it."""
-    return plan.all_running(files, rules) and rules.wanted is None and spec.on_error != "skip"
-
-
-def _survey_some(files: InputFiles, rules: TextRules) -> None:
-    """Begin the first pass; what is wrong is told in its turn."""
-    with contextlib.suppress(ShardmillError):
-        for _ in itertools.islice(plan.survey(files, rules, BEGINNING), _SURVEYED_AT_FIRST):
-            pass
-
-
-def _keys(job: Job, part: plan.Part) -> tuple[list[int], int]:
-    """The keys of what a Part will write, and how many records it has. A bad one is told by the work itself, in its turn."""
-    base = job.files.base(part.file)
-    if isinstance(part, Part) and job.spec.on_error != "skip":  # whether it is UTF-8 does not matter here
-        return text.keys_and_count(part, base, job.rules)
-    try:
-        return part.checked(job.rules).keys(base, job.rules)
-    except InputError:
-        return [], 0
 
 
 def _val_choice(spec: Spec) -> tuple[Split, float]:

@@ -19,11 +19,12 @@ from shardmill.block import Milled
 from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.errors import MismatchError, ShardmillError, TemporaryError
 from shardmill.estimates import check_space, separator_hint, with_staging_limit
+from shardmill.firstpass import choose_splitter, is_confirmed
 from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.shards import SPLITS
 from shardmill.formats.writer import FormatWriter, Writer
-from shardmill.job import Job, choose_splitter, describe, find, is_confirmed, make_job, versions
+from shardmill.job import Job, describe, find, make_job, versions
 from shardmill.journal import Checkpoint, Checkpoints, Journal, Left
 from shardmill.line import mill_blocks
 from shardmill.lock import locked
@@ -202,18 +203,23 @@ def _run(
         tokens = output.done.tokens if output else left.checkpoint.tokens if left and left.checkpoint else 0
         worth_keeping = tokens > 0 or isinstance(e, TemporaryError) or not isinstance(e, ShardmillError)
         if files is not None and (isinstance(e, MismatchError | _FewerDocuments) or not worth_keeping):
-            if store is not None:
-                with contextlib.suppress(ShardmillError):  # the first error is the one to tell
-                    for name in files.states().keys() - files.remaining():
-                        store.remove(name)
-            log.remove()  # first: it must not speak of files that are gone
-            files.abandon()
+            _throw_away(files, log, store)
         elif files is not None:
             files.close()
         raise
     finally:
         log.close()
     return made, output.done
+
+
+def _throw_away(files: OutputFiles, log: Journal, store: Store | None) -> None:
+    """All that was made. First the journal: it must not speak of files that are gone."""
+    if store is not None:
+        with contextlib.suppress(ShardmillError):  # the first error is the one to tell
+            for name in files.states().keys() - files.remaining():
+                store.remove(name)
+    log.remove()
+    files.abandon()
 
 
 def _list_inputs(job: Job, files: OutputFiles) -> None:

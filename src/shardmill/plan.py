@@ -18,7 +18,7 @@ from shardmill.documents.compression import Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
 from shardmill.documents.rules import BOM, FIRST_PART_BYTES, MAX_RECORDS, Passages, TextRules
-from shardmill.errors import InputError
+from shardmill.errors import InputError, ShardmillError
 from shardmill.inputs import InputFiles
 from shardmill.names import show
 from shardmill.reading import InputFile, InputReader, Reader, open_input, read_whole
@@ -31,6 +31,7 @@ _SMALL_BYTES = FIRST_PART_BYTES
 _GUESSES = 4
 _GUESS_BYTES = 4 << 20
 _SAFETY = 1.1
+_SURVEYED_AT_FIRST = 1024
 # Passages of the first pass that are kept for the second: for some gigabytes of text a few megabytes.
 _KNOWN_PARTS = 8192
 
@@ -128,10 +129,11 @@ def rules_by_file(files: InputFiles, rules: TextRules) -> Callable[[int], TextRu
     return choose if rules.separator is None else lambda _: whole
 
 
-def all_running(files: InputFiles, rules: TextRules) -> bool:
-    """Whether all of it is running text, judged by passages."""
+def can_survey(files: InputFiles, rules: TextRules) -> bool:
+    """Whether the keys of plain text can be had without reading all of it: it is running text, judged by passages."""
     large = len(files) == 1 or bool((files.sizes > WHOLE_FILE_BYTES).all())
-    return rules.separator is None and rules.passage_bytes is not None and large
+    running = rules.separator is None and rules.passage_bytes is not None and large
+    return running and rules.wanted is None and rules.on_error != "skip"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,6 +196,13 @@ def survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[tup
                 after = Position(file=number, offset=offset + found.end, begin=mark)
                 done, begin = after.offset - begin, after.offset
                 yield Block(index=0, parts=(), input_bytes=done, after=after), list(found.keys), len(found.keys)
+
+
+def begin_survey(files: InputFiles, rules: TextRules) -> None:
+    """Find some of it, less than half a gigabyte of text; what is wrong is told in its turn."""
+    with contextlib.suppress(ShardmillError):
+        for _ in itertools.islice(survey(files, rules, BEGINNING), _SURVEYED_AT_FIRST):
+            pass
 
 
 def _known(number: int, at: int, rules: TextRules) -> list[tuple[int, Passages]]:

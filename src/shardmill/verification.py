@@ -20,9 +20,10 @@ from shardmill import corpus, ends, journal, listing, manifest, rejects
 from shardmill.block import Milled
 from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import InputError, MismatchError, OutputError, UsageError
+from shardmill.firstpass import choose_splitter
 from shardmill.formats.files import SEGMENT_BYTES
 from shardmill.formats.shards import SPLITS, Shard, SideFile, SplitName, Tokens
-from shardmill.job import Job, choose_splitter, describe, make_job
+from shardmill.job import Job, describe, make_job
 from shardmill.line import mill_blocks
 from shardmill.manifest import Manifest
 from shardmill.names import is_url, show

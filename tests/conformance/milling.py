@@ -13,8 +13,8 @@ import numpy as np
 
 from given_texts import load_once
 from shardmill import block as blocks
+from shardmill import firstpass, mill, plan
 from shardmill import job as jobs
-from shardmill import mill, plan
 from shardmill.manifest import Counts
 from shardmill.spec import Limits, Spec
 from shardmill.tokens.encoder import Encoder
@@ -79,7 +79,7 @@ def job_of(files, *, engine="auto", block_bytes=1 << 20, **choices):
             patch.object(jobs, "_fit_budget", lambda *_, **__: dataclasses.replace(_budget(), block_bytes=block_bytes)),
         ):
             job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
-        yield job, jobs.choose_splitter(job, None, lambda _: None, lambda _: None)
+        yield job, firstpass.choose_splitter(job, None, lambda _: None, lambda _: None)
 
 
 def mill_blocks(job, splitter, start=None, index=0, val=False):
