@@ -81,6 +81,7 @@ ORDER = [
     "block",
     "quota",
     "line",
+    "notes",
     "mill",
     "verification",
     "console",

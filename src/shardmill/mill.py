@@ -18,11 +18,10 @@ from shardmill import folder, listing, machine, rejects, storage
 from shardmill.block import Milled
 from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.errors import MismatchError, ShardmillError, TemporaryError
-from shardmill.estimates import check_space, separator_hint, with_staging_limit
+from shardmill.estimates import check_space, with_staging_limit
 from shardmill.firstpass import choose_splitter, is_confirmed
 from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles
-from shardmill.formats.shards import SPLITS
 from shardmill.formats.writer import FormatWriter, Writer
 from shardmill.job import Job, describe, find, make_job, versions
 from shardmill.journal import Checkpoint, Checkpoints, Journal, Left
@@ -30,6 +29,7 @@ from shardmill.line import mill_blocks
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
 from shardmill.names import is_url
+from shardmill.notes import notes_on
 from shardmill.quota import Quota
 from shardmill.shipping import Shipping
 from shardmill.spec import Limits, Spec
@@ -139,7 +139,7 @@ def prepare(
         run = _run_report(job, done, time.perf_counter() - started)
         folder.conclude(output, store, made, run)
     return Result(
-        output=result, manifest=made, run=run, notes=tuple(note for note in (warning, *_notes(job, made)) if note)
+        output=result, manifest=made, run=run, notes=tuple(note for note in (warning, *notes_on(job, made)) if note)
     )
 
 
@@ -174,13 +174,9 @@ def _run(
             shipping.durable(at)
         reporter = _first_pass_reporter(job, report)
         splitter = choose_splitter(job, left.split if left else None, log.split, reporter, may_suppose=may_suppose)
-        checkpoints = Checkpoints(
-            log,
-            files,
-            seconds=limits.checkpoint_seconds,
-            input_bytes=limits.checkpoint_bytes,
-            durable=shipping.durable if shipping else lambda _: None,
-        )
+        durable = shipping.durable if shipping else lambda _: None
+        seconds, input_bytes = limits.checkpoint_seconds, limits.checkpoint_bytes
+        checkpoints = Checkpoints(log, files, seconds=seconds, input_bytes=input_bytes, durable=durable)
         output = _Output(job, writer, files, checkpoints, shipping, at)
         try:
             if not output.full:
@@ -202,23 +198,25 @@ def _run(
             shipping.close()
         tokens = output.done.tokens if output else left.checkpoint.tokens if left and left.checkpoint else 0
         worth_keeping = tokens > 0 or isinstance(e, TemporaryError) or not isinstance(e, ShardmillError)
-        if files is not None and (isinstance(e, MismatchError | _FewerDocuments) or not worth_keeping):
-            _throw_away(files, log, store)
-        elif files is not None:
-            files.close()
+        if files is not None:
+            wrong = isinstance(e, MismatchError | _FewerDocuments)
+            _leave(files, log, store, keep=worth_keeping and not wrong)
         raise
     finally:
         log.close()
     return made, output.done
 
 
-def _throw_away(files: OutputFiles, log: Journal, store: Store | None) -> None:
-    """All that was made. First the journal: it must not speak of files that are gone."""
+def _leave(files: OutputFiles, log: Journal, store: Store | None, *, keep: bool) -> None:
+    """Keep what was made for the next run, or throw it away."""
+    if keep:
+        files.close()
+        return
     if store is not None:
         with contextlib.suppress(ShardmillError):  # the first error is the one to tell
             for name in files.states().keys() - files.remaining():
                 store.remove(name)
-    log.remove()
+    log.remove()  # first: it must not speak of files that are gone
     files.abandon()
 
 
@@ -372,47 +370,6 @@ def _first_pass_reporter(job: Job, report: Callable[[Progress], None]) -> Callab
             report(_progress("splitting", job.total_bytes, Done(counts=Counts(input_bytes=seen), started=started)))
 
     return read
-
-
-def _notes(job: Job, made: Manifest) -> tuple[str, ...]:
-    """What the user should know about this result, in sentences."""
-    notes = [job.engines.note] if job.engines.note else []
-    if (hint := separator_hint(job)) is not None:
-        notes.append(hint)
-    if job.rules.separator is not None and job.plain and made.counts.documents <= len(job.files):
-        notes.append(f"the separator {job.spec.separator!r} does not occur in the text; each file was one document")
-    if made.counts.forced_cuts:
-        notes.append(
-            f"{made.counts.forced_cuts:,} cuts were forced in text without any safe place for {job.spec.max_run_bytes:,} bytes; the tokens there may differ from the reference's"
-        )
-    if made.counts.replaced_characters:
-        notes.append(
-            f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
-        )
-    if made.counts.documents_rejected:
-        notes.append(
-            f"left out: {made.counts.documents_rejected:,} bad of {made.counts.documents:,} documents; {rejects.NAME} lists them"
-        )
-    if made.counts.passages_rejected:
-        notes.append(
-            f"left out: {made.counts.passages_rejected:,} bad passages of running text; {rejects.NAME} lists them"
-        )
-    if job.val_fraction and not any(file.split == "val" for file in made.files):
-        notes.append(
-            "there is no validation set: too few different documents or passages for the split that was asked for"
-        )
-    sample = job.writes.shape.sample_tokens or 0
-    for split in SPLITS:
-        tokens = sum(file.tokens for file in made.files if file.split == split)
-        if 0 < tokens < sample:
-            notes.append(
-                f"{split} has {tokens:,} tokens, and {sample:,} make a sample (--sample-tokens), so a trainer finds none in it; pass a larger --val-fraction, or a smaller --sample-tokens"
-            )
-    if job.writes.first_shard_is_val and not any(file.split == "train" for file in made.files):
-        notes.append(
-            f"there is no train shard: all {made.tokens:,} tokens fit in the first shard, which is the validation set; pass a smaller --shard-tokens, or --split hash"
-        )
-    return tuple(notes)
 
 
 def _run_report(job: Job, done: Done, seconds: float) -> dict[str, Any]:

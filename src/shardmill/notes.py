@@ -1,0 +1,47 @@
+"""A finished job → what its user should know about the result, in sentences."""
+
+from shardmill import rejects
+from shardmill.estimates import separator_hint
+from shardmill.formats.shards import SPLITS
+from shardmill.job import Job
+from shardmill.manifest import Manifest
+
+
+def notes_on(job: Job, made: Manifest) -> tuple[str, ...]:
+    notes = [job.engines.note] if job.engines.note else []
+    if (hint := separator_hint(job)) is not None:
+        notes.append(hint)
+    if job.rules.separator is not None and job.plain and made.counts.documents <= len(job.files):
+        notes.append(f"the separator {job.spec.separator!r} does not occur in the text; each file was one document")
+    if made.counts.forced_cuts:
+        notes.append(
+            f"{made.counts.forced_cuts:,} cuts were forced in text without any safe place for {job.spec.max_run_bytes:,} bytes; the tokens there may differ from the reference's"
+        )
+    if made.counts.replaced_characters:
+        notes.append(
+            f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
+        )
+    if made.counts.documents_rejected:
+        notes.append(
+            f"left out: {made.counts.documents_rejected:,} bad of {made.counts.documents:,} documents; {rejects.NAME} lists them"
+        )
+    if made.counts.passages_rejected:
+        notes.append(
+            f"left out: {made.counts.passages_rejected:,} bad passages of running text; {rejects.NAME} lists them"
+        )
+    if job.val_fraction and not any(file.split == "val" for file in made.files):
+        notes.append(
+            "there is no validation set: too few different documents or passages for the split that was asked for"
+        )
+    sample = job.writes.shape.sample_tokens or 0
+    for split in SPLITS:
+        tokens = sum(file.tokens for file in made.files if file.split == split)
+        if 0 < tokens < sample:
+            notes.append(
+                f"{split} has {tokens:,} tokens, and {sample:,} make a sample (--sample-tokens), so a trainer finds none in it; pass a larger --val-fraction, or a smaller --sample-tokens"
+            )
+    if job.writes.first_shard_is_val and not any(file.split == "train" for file in made.files):
+        notes.append(
+            f"there is no train shard: all {made.tokens:,} tokens fit in the first shard, which is the validation set; pass a smaller --shard-tokens, or --split hash"
+        )
+    return tuple(notes)
