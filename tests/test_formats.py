@@ -293,7 +293,7 @@ def test_many_shards_need_few_descriptors(tmp_path):
 def test_an_error_in_the_writing_stops_the_job(tmp_path, monkeypatch):
     """It hung once: what failed in the writing was handed in as the result of a Block, while nobody wrote any more."""
 
-    def full(_self, _data):
+    def full(_self, *_):
         raise TemporaryError("no space left")
 
     monkeypatch.setattr(GrowingFile, "append", full)

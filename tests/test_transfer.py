@@ -93,6 +93,30 @@ def test_merging_is_milling_one_after_the_other(tmp_path):
         assert manifest.counts.documents == 150 and len(manifest.job["inputs"]) == 2
 
 
+@pytest.mark.skipif(not hasattr(os, "copy_file_range"), reason="only Linux has it")
+@pytest.mark.parametrize("how", ["as it is", "short", "refused", "refused later"])
+@pytest.mark.parametrize("to", ["nanogpt", "llmc", "build-nanogpt", "mds"])
+def test_the_system_copies_what_it_can_and_the_rest_is_written(made, tmp_path, monkeypatch, to, how):
+    real, copied = os.copy_file_range, []
+
+    def copy(source, target, count, offset):
+        if how == "refused" or (how == "refused later" and len(copied) >= 3):
+            raise OSError(errno.EXDEV, "other disk")
+        copied.append(real(source, target, min(count, 50) if how == "short" else count, offset))
+        return copied[-1]
+
+    monkeypatch.setattr(transfers, "_CHUNK_TOKENS", 101)
+    monkeypatch.setattr(os, "copy_file_range", copy)
+    shardmill.convert(made["megatron"], Target(output=tmp_path / "new", format=to, **SHARDS[to]))
+    assert contents(tmp_path / "new") == contents(made[to])
+    assert not shardmill.verify(tmp_path / "new").problems
+    tokens = sum(shard.tokens for shard in shardmill.open(tmp_path / "new").manifest.files)
+    if how in ("as it is", "short"):  # a chunk into which a mark was moved is written
+        assert 2 * tokens - 600 <= sum(copied) <= 2 * tokens
+    else:
+        assert len(copied) == (0 if how == "refused" else 3)
+
+
 def test_outputs_that_differ_are_not_merged(made, tmp_path):
     """T3"""
     other = mill(tmp_path, "other", tokenizer="cl100k_base")

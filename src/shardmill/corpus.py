@@ -19,6 +19,7 @@ from shardmill.inputs import Strings
 from shardmill.manifest import Manifest
 from shardmill.names import show
 from shardmill.shelf import Shelf, ShelfFile, open_shelf
+from shardmill.storage import Origin
 from shardmill.tokens.reference import Reference, load_reference
 from shardmill.tokens.tokenizer import load
 
@@ -88,6 +89,16 @@ class Split:
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, self.dtype)
+
+    def origin(self, start: int, stop: int) -> Origin | None:
+        """Where the tokens [start, stop) stand, if in one file of this machine."""
+        if not 0 <= start < stop <= len(self):
+            return None
+        number = int(np.searchsorted(self._starts, start, side="right")) - 1
+        file = self.files[number]
+        if stop > self._starts[number + 1] or isinstance(file.file.shelf.place, str):
+            return None
+        return Origin(file.path, file.offset + (start - self._starts[number]) * self.dtype.itemsize)
 
     def chunks(self, size: int = CHUNK_TOKENS) -> Iterator[Tokens]:
         """All tokens in order, some at a time."""

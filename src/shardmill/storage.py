@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardmill import machine
@@ -58,6 +59,17 @@ def reached(step: str) -> None:
     watch(step)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A file of this machine, and where in it some bytes stand already."""
+
+    path: str
+    offset: int
+
+    def after(self, count: int) -> "Origin":
+        return Origin(self.path, self.offset + count)
+
+
 class GrowingFile:
     """A file that grows under NAME.partial and gets its final name when all of it is on disk (I2).
 
@@ -100,10 +112,11 @@ class GrowingFile:
     def where(self) -> Path:
         return self.path if self.published else self._partial
 
-    def append(self, data: memoryview) -> None:
+    def append(self, data: memoryview, origin: Origin | None = None) -> None:
+        """origin: where the same bytes stand, for the system to copy them, or on some file systems to share them."""
         self._open_again()
         with writing(self.path):
-            rest = data
+            rest = data[_copied(origin, self._fd, data.nbytes) if origin is not None else 0 :]
             while rest.nbytes:
                 rest = rest[os.write(self._fd, rest) :]
         self.bytes += data.nbytes
@@ -171,6 +184,19 @@ class GrowingFile:
         self.close()
         with contextlib.suppress(OSError):
             os.unlink(self.path if self.published else self._partial)
+
+
+def _copied(origin: Origin, to: int, size: int) -> int:
+    """How many bytes of a file the system itself copied to the end of another; where it cannot, none."""
+    done = 0
+    with contextlib.suppress(OSError, AttributeError):  # not on Linux; what is wrong shows when they are written
+        source = os.open(origin.path, os.O_RDONLY | FLAGS)
+        try:
+            while done < size and (count := os.copy_file_range(source, to, size - done, origin.offset + done)):
+                done += count
+        finally:
+            os.close(source)
+    return done
 
 
 class DurableLog:

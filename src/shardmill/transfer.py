@@ -28,6 +28,7 @@ from shardmill.marks import Mover, Window, read_shifted, shift_of
 from shardmill.names import is_url, show
 from shardmill.reading import ahead
 from shardmill.shelf import ShelfFile
+from shardmill.storage import Origin
 
 # What is read at a time, while what was read before is written.
 _CHUNK_TOKENS = 1 << 20
@@ -120,10 +121,10 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
             log.begin(job)
             writer = FormatWriter(output, files)
             with Syncing(files, wanted=target.sync) as syncing:
-                for split, tokens, ends, places in ahead(_all(corpora, side, output)):
-                    writer.append(split, tokens, ends, places)
-                    syncing.written(tokens.nbytes)
-                    done += tokens.nbytes
+                for chunk in ahead(_all(corpora, side, output)):
+                    writer.copy(chunk.split, chunk.tokens, chunk.ends, chunk.places, chunk.origin)
+                    syncing.written(chunk.tokens.nbytes)
+                    done += chunk.tokens.nbytes
                     if on_progress is not None:
                         on_progress(done, total)
             writer.finish()
@@ -226,18 +227,26 @@ def _refuse_unknown_ends(corpus: Corpus, output: Output, side: str) -> None:
             )
 
 
-def _all(corpora: list[Corpus], side: str, output: Output) -> Iterator[tuple[SplitName, Tokens, Positions, Places]]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Chunk:
+    """Tokens as they will be written, where documents end among them, and where those came from."""
+
+    split: SplitName
+    tokens: Tokens
+    ends: Positions
+    places: Places
+    origin: Origin | None
+    """Where just these bytes stand already."""
+
+
+def _all(corpora: list[Corpus], side: str, output: Output) -> Iterator[_Chunk]:
     """Everything as it will be written: train of all corpora in turn, then val."""
     for split in SPLITS:
         for corpus, first_input in zip(corpora, _first_inputs(corpora), strict=True):
-            for tokens, ends, places in _stream(corpus, split, side, first_input, output):
-                yield split, tokens, ends, places
+            yield from _stream(corpus, split, side, first_input, output)
 
 
-def _stream(
-    corpus: Corpus, name: SplitName, side: str, first_input: int, output: Output
-) -> Iterator[tuple[Tokens, Positions, Places]]:
-    """The tokens of a split as they will be written, where documents end among them, and where they came from."""
+def _stream(corpus: Corpus, name: SplitName, side: str, first_input: int, output: Output) -> Iterator[_Chunk]:
     if name not in corpus.splits:
         return
     split = corpus.splits[name]
@@ -250,7 +259,9 @@ def _stream(
     places = _place_reader(corpus, name, first_input)
     at = number = 0
     for start in range(0, len(split), _CHUNK_TOKENS):
-        chunk = read_shifted(split, start, min(start + _CHUNK_TOKENS, len(split)), shift)
+        stop = min(start + _CHUNK_TOKENS, len(split))
+        chunk = read_shifted(split, start, stop, shift)
+        origin = split.origin(start + shift, stop + shift) if move is None and output.dtype == split.dtype else None
         last = at + len(chunk) == len(split)
         if scans:
             inside = split.ends_among(chunk, side, first=at == 0, last=last)
@@ -260,7 +271,8 @@ def _stream(
         where, number = places(number, len(inside)), number + len(inside)
         if move is not None:
             chunk, inside = move(chunk, inside, last=last)
-        yield chunk.astype(output.dtype, copy=False), inside, where
+        tokens = chunk.astype(output.dtype, copy=False)
+        yield _Chunk(split=name, tokens=tokens, ends=inside, places=where, origin=origin)
 
 
 def _has_index(corpus: Corpus) -> bool:

@@ -11,7 +11,7 @@ import xxhash
 from shardmill import storage
 from shardmill.errors import OutputError
 from shardmill.names import show
-from shardmill.storage import GrowingFile
+from shardmill.storage import GrowingFile, Origin
 
 # Checksums are kept for stretches of this size, so that a damaged one can be named and a job resumed.
 SEGMENT_BYTES = 64 << 20
@@ -62,11 +62,12 @@ class OutputFiles:
                 self._files[name] = self._file(name, state)
                 self._appended += state.bytes
 
-    def append(self, name: str, data: memoryview) -> None:
+    def append(self, name: str, data: memoryview, origin: Origin | None = None) -> None:
+        """origin: where the same bytes stand already."""
         if name not in self._files:
             self._files[name] = self._file(name, None)
             self._unlisted = True
-        self._here(name).append(data)
+        self._here(name).append(data, origin)
         self._appended += data.nbytes
 
     def _file(self, name: str, state: FileState | None) -> "_CheckedFile":
@@ -271,9 +272,9 @@ class _CheckedFile:
         if state is not None:
             self.growing.close()
 
-    def append(self, data: memoryview) -> None:
+    def append(self, data: memoryview, origin: Origin | None) -> None:
         self.verify()
-        self.growing.append(data)
+        self.growing.append(data, origin)
         self._add(data)
 
     def patch(self, data: bytes) -> None:

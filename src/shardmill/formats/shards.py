@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.formats.files import OutputFiles
+from shardmill.storage import Origin
 
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = ("train", "val")
@@ -100,7 +101,8 @@ class ShardFiles:
         for number in range(max(0, last + 1 - kept), last + 1) if layout.header_bytes and not finished else ():
             files.head(self._name(number), self._full_header())
 
-    def append(self, ids: Tokens) -> None:
+    def append(self, ids: Tokens, origin: Origin | None = None) -> None:
+        """origin: where the same tokens stand already."""
         assert ids.dtype == self._layout.dtype
         self.tokens += len(ids)
         limit = self._layout.shard_tokens
@@ -108,9 +110,10 @@ class ShardFiles:
             if not self._sizes or self._sizes[-1] == limit:
                 self._begin_shard()
             part = ids if limit is None else ids[: limit - self._sizes[-1]]
-            self._files.append(self._name(len(self._sizes) - 1), part.data.cast("B"))
+            self._files.append(self._name(len(self._sizes) - 1), part.data.cast("B"), origin)
             self._sizes[-1] += len(part)
             ids = ids[len(part) :]
+            origin = origin and origin.after(part.nbytes)
 
     def finish(self) -> None:
         """Join a last shard that is too short to the one before it, and say in the header how long the last one is."""

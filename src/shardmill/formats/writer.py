@@ -9,6 +9,7 @@ from shardmill.formats.files import OutputFiles
 from shardmill.formats.registry import Output
 from shardmill.formats.shards import SPLITS, Places, Positions, Shard, ShardFiles, SideFile, SplitName, Tokens
 from shardmill.formats.sides import KINDS, sides_of
+from shardmill.storage import Origin
 
 
 class Writer(Protocol):
@@ -64,6 +65,11 @@ class FormatWriter:
         if len(ids) or len(ends):
             self._append(split, ids, ends, places)
 
+    def copy(self, split: SplitName, ids: Tokens, ends: Positions, places: Places, origin: Origin | None) -> None:
+        """As append, of tokens that stand in another file already."""
+        assert not self._first
+        self._append(split, ids, ends, places, origin)
+
     def finish(self) -> None:
         for split, grown in self._splits.items():
             self._close(split, np.zeros((1, 2), np.uint64))
@@ -95,9 +101,11 @@ class FormatWriter:
             if name.endswith(suffix)
         )
 
-    def _append(self, split: SplitName, ids: Tokens, ends: Positions, places: Places) -> None:
+    def _append(
+        self, split: SplitName, ids: Tokens, ends: Positions, places: Places, origin: Origin | None = None
+    ) -> None:
         begin = self._splits[split].files.tokens
-        self._splits[split].files.append(ids)
+        self._splits[split].files.append(ids, origin)
         if len(ends):
             # Running text may be parted by passages: what the other split has of this document ends with it.
             self._close("val" if split == "train" else "train", places[:1])
