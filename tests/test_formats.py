@@ -167,7 +167,8 @@ def however_many(request, monkeypatch):
         monkeypatch.setattr(olmo, "_MANY", 0)
 
 
-def test_o1_o2_olmo(tmp_path, however_many):
+@pytest.mark.usefixtures("however_many")
+def test_o1_o2_olmo(tmp_path):
     """O1, O2: raw integers under the name .npy, and a row for each document, or part of one, in each shard."""
     folder, _ = small(tmp_path, format="olmo", shard_tokens=4)
     assert names(folder) == {"train-00000.npy", "train-00000.csv.gz", "train-00001.npy", "train-00001.csv.gz"}
@@ -177,7 +178,8 @@ def test_o1_o2_olmo(tmp_path, however_many):
     assert rows == [f"0,3,0,{source},0\r\n3,4,1,{source},12\r\n", f"0,1,1,{source},12\r\n"]
 
 
-def test_o2_rows_of_many_blocks_and_of_odd_names(tmp_path, however_many):
+@pytest.mark.usefixtures("however_many")
+def test_o2_rows_of_many_blocks_and_of_odd_names(tmp_path):
     """O2: a name with a comma is quoted, one that is no UTF-8 stands there as it is; blocks of 65,535 bytes."""
     odd = [os.fsdecode(b"a, \xff.txt"), os.fsdecode(b'b".txt')]
     for name in odd:
