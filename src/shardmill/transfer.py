@@ -31,7 +31,7 @@ from shardmill.shelf import ShelfFile
 from shardmill.storage import Origin
 
 # What is read at a time, while what was read before is written.
-_CHUNK_TOKENS = 1 << 20
+_CHUNK_TOKENS = 2 << 20
 Report = Callable[[int, int], None]
 """Called with the bytes of tokens written, and how many it will be."""
 
@@ -49,6 +49,9 @@ class Target:
     overwrite: bool = False
     sync: bool = True
     """Whether to wait until all is on disk. False: like cp, leave to the system when that is."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output", Path(self.output))  # a str is welcome too
 
 
 def convert(
