@@ -1,6 +1,6 @@
 """Measures the real command against what shardmill promises: speed, memory, start-up → JSON and a table for the README.
 
-    python tools/bench.py [TEXT] [--repeat 3] [--quick] [--out bench-results/] [--readme README.md]
+    python tools/bench.py [TEXT] [--repeat 5] [--quick] [--out bench-results/] [--readme README.md]
 
 Speed is best of N, all contenders taking turns, so that a noisy neighbour disturbs all alike. The two contenders,
 (a) raw gigatoken and (b) the usual streaming script, run in a fresh process each: this file with --child.
@@ -296,7 +296,7 @@ def choose_text(given: str | None) -> Path:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure what shardmill promises.")
     parser.add_argument("text", nargs="?", help="a UTF-8 text; default: $BENCH_TEXT, else the bundled sample")
-    parser.add_argument("--repeat", type=int, default=3, help="best of this many (default: 3)")
+    parser.add_argument("--repeat", type=int, default=5, help="best of this many (default: 5)")
     parser.add_argument("--quick", action="store_true", help="shrink the inputs of the memory part by 10")
     parser.add_argument("--out", type=Path, default=Path("bench-results"), help="for bench.json and temporary files")
     parser.add_argument("--readme", type=Path, help="put the table between the bench marks of this file")

@@ -111,7 +111,10 @@ class RowsPart:
         found = Records(
             place=lambda number, _: Place(path=self.of.path, row=self.row + number), where=self.of.base + first
         )
-        offsets = [self.of.spent(self.row + i) - first for i in range(len(self.array))]
+        # Where rows begin matters only to a split by place.
+        count = len(self.array)
+        by_place = rules.border is not None
+        offsets = [self.of.spent(self.row + i) - first for i in range(count)] if by_place else [0] * count
         documents = _documents(self.array)
         if documents is not None and all(documents) and _is_valid(self.array):
             found.add_all(documents, offsets)
@@ -250,9 +253,8 @@ def _documents(array: Any) -> list[bytes] | None:
     data = array.buffers()[2]
     if data is None:
         return [b""] * len(array)
-    raw = data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes()
-    first = offsets[0]
-    return [raw[a - first : b - first] for a, b in itertools.pairwise(offsets)]
+    raw = memoryview(data)
+    return [raw[begin:end].tobytes() for begin, end in itertools.pairwise(offsets)]
 
 
 def _each(array: Any) -> list[bytes | None]:
