@@ -71,6 +71,25 @@ def test_a_first_shard_that_is_val_keeps_the_document_that_it_cuts(tmp_path):
     assert both == whole and new["val"][-1] != 50256
 
 
+@pytest.mark.parametrize("way", [["nanogpt"], ["nanogpt", "megatron", "llmc"], ["olmo", "build-nanogpt", "datatrove"]])
+def test_a_first_shard_that_is_val_comes_back_from_anywhere(tmp_path, way):
+    """The document that it cuts got a second mark once, on the way back."""
+    first = mill(tmp_path, "first", format="build-nanogpt", val_fraction=0.0005, shard_tokens=901)
+    last = first
+    for number, name in enumerate([*way, "build-nanogpt"]):
+        new = tmp_path / f"{number}"
+        shardmill.convert(
+            last,
+            Target(
+                output=new,
+                format=name,
+                **{**SHARDS[name], **({"shard_tokens": 901} if registry.get(name).sharded else {})},
+            ),
+        )
+        last = new
+    assert contents(last) == contents(first)
+
+
 def test_back_and_forth_is_the_same(made, tmp_path):
     shardmill.convert(made["nanogpt"], Target(output=tmp_path / "a", format="llmc", shard_tokens=500, index=True))
     shardmill.convert(str(tmp_path / "a"), Target(output=str(tmp_path / "b"), format="nanogpt"))

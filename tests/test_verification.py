@@ -12,6 +12,7 @@ import pytest
 import shardmill
 from samples import SAMPLES
 from shardmill import Limits, Spec, manifest, prepare, verify
+from shardmill.errors import UsageError
 from shardmill.formats import files, registry
 
 SHARDMILL = os.path.join(os.path.dirname(sys.executable), "shardmill")
@@ -138,6 +139,13 @@ def test_other_sources_are_told(made, tmp_path):
     found = verify(made / "out", sources=[str(tmp_path / "a.txt"), str(made / "b.txt")])
     assert "inputs[0].bytes" in found.problems[0].what
     assert "inputs: were 2, are now 1" in verify(made / "out", sources=[str(made / "a.txt")]).problems[0].what
+
+
+def test_what_was_converted_is_compared_with_no_text(made, tmp_path):
+    shardmill.convert(made / "out", shardmill.Target(output=tmp_path / "new", format="megatron"))
+    assert verify(tmp_path / "new").ok
+    with pytest.raises(UsageError, match="was made of other outputs, by shardmill convert"):
+        verify(tmp_path / "new", sources=sources(made))
 
 
 def test_tokens_that_are_not_those_of_the_text_are_found_and_placed(made, out):

@@ -90,15 +90,19 @@ class Mover:
 
 def straddles(corpus: Corpus) -> bool:
     """Whether val and train are one stream that was cut inside a document."""
-    if {"train", "val"} - corpus.splits.keys():
-        return False
-    first = corpus.format.first_shard_is_val
-    if corpus.manifest is not None:
-        choices = corpus.manifest.job.get("choices", {})
-        first = choices.get("split") == "first-shard" or (first and choices.get("split") == "auto")
-        first = first and "made_by" not in corpus.manifest.job
-    if not first:
+    if {"train", "val"} - corpus.splits.keys() or not is_one_stream(corpus):
         return False
     if corpus.eot_side == "before":
         return corpus["train"][0] != corpus.eot_id
     return corpus["val"][-1] != corpus.eot_id
+
+
+def is_one_stream(corpus: Corpus) -> bool:
+    """Whether val is the first shard of what train goes on with. convert keeps that, and says so; merge does not."""
+    if corpus.manifest is None:
+        return corpus.format.first_shard_is_val
+    job = corpus.manifest.job
+    chosen = job.get("choices", {}).get("split")
+    if "made_by" in job:
+        return bool(chosen == "first-shard" and job["made_by"] == "convert")
+    return chosen == "first-shard" or (chosen == "auto" and corpus.format.first_shard_is_val)

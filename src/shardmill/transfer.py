@@ -24,7 +24,7 @@ from shardmill.inputs import InputFiles, Strings
 from shardmill.journal import Journal
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
-from shardmill.marks import Mover, Window, read_shifted, shift_of
+from shardmill.marks import Mover, Window, is_one_stream, read_shifted, shift_of
 from shardmill.names import is_url, show
 from shardmill.reading import ahead
 from shardmill.shelf import ShelfFile
@@ -351,6 +351,8 @@ def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict
         "provenance": output.index and output.provenance,
         "eot": side,
     }
+    if made_by == "convert" and is_one_stream(corpora[0]):
+        choices["split"] = "first-shard"
     return {
         **job,
         "choices": choices,

@@ -236,6 +236,10 @@ def _verify_source(
     report: Callable[[int, int], None],
 ) -> Verified:
     """Mill the sources again, without writing, and compare."""
+    if (how := made.job.get("made_by")) is not None:
+        raise UsageError(
+            f"{show(shelf.place)}: was made of other outputs, by shardmill {how}, so it cannot be compared with text; verify those with --source, and this one without"
+        )
     spec, vocabulary = _spec_of(made, sources, tokenizer)
     files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.most_memory())
     aside: dict[str, Any] = {"inputs": None}
