@@ -28,6 +28,10 @@ def make_inputs(text: Path, folder: Path) -> None:
         if length > DOCUMENT_CHARACTERS:
             documents.append("\n\n".join(parts))
             parts, length = [], 0
+    write_files(documents, folder)
+
+
+def write_files(documents: list[str], folder: Path) -> None:
     files = {name: folder / name for name in NAMES}
     files["documents.txt"].write_text(SEPARATOR.join(documents), encoding="utf-8")
     with open(files["documents.jsonl"], "w", encoding="utf-8") as lines:
@@ -74,20 +78,22 @@ def best_of(repeat: int, contenders: dict[str, Callable[[], Cost]]) -> dict[str,
 
 
 def input_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[Row]:
-    """Each kind of input against plain text of the same documents, 2 workers, start-up subtracted."""
-    small = folder / "small.jsonl"
-    small.write_text('{"text": "A short document."}\n' * 20)
+    """Each kind of input against plain text of the same documents, 2 workers, start-up of the same kind subtracted."""
+    small = folder / "small"
+    small.mkdir()
+    write_files(["A short document."] * 20, small)
 
     def mill(file: Path) -> Callable[[], Cost]:
         options = ("--separator", SEPARATOR) if file.suffix == ".txt" else ()
         return lambda: prepare(file, "--workers", "2", *options, watch=file.suffix == ".parquet")
 
-    best = best_of(repeat, {"small": mill(small), **{name: mill(file) for name, file in files.items()}})
-    plain = best["documents.txt"].wall - best["small"].wall
+    starts = {f"small {name}": mill(small / name) for name in files}
+    best = best_of(repeat, {**starts, **{name: mill(file) for name, file in files.items()}})
+    wall = {name: best[name].wall - best[f"small {name}"].wall for name in files}
+    cpu = {name: best[name].cpu - best[f"small {name}"].cpu for name in files}
     rows = []
     for name, promised in (("documents.jsonl", 0.7), ("documents.parquet", 0.7), ("documents.jsonl.zst", 0.6)):
-        share = plain / (best[name].wall - best["small"].wall)
-        by_cpu = (best["documents.txt"].cpu - best["small"].cpu) / (best[name].cpu - best["small"].cpu)
+        share, by_cpu = wall["documents.txt"] / wall[name], cpu["documents.txt"] / cpu[name]
         kind = name.partition(".")[2].replace("parquet", "parquet (zstd)")
         figure = f"{share:.2f} (by CPU time {by_cpu:.2f})"
         rows.append(Row(f"{kind} / plain text of the same documents", figure, f"≥ {promised}", share >= promised))
