@@ -15,7 +15,8 @@ except ImportError:  # `make native` does not need it
     BuildHookInterface = object
 
 # Each folder's sources make one library.
-LIBRARIES = [Path("src/shardmill") / name for name in ("tokens/native/engine.so", "documents/native/lines.so")]
+NAMES = ("tokens/native/engine.so", "documents/native/lines.so", "formats/native/rows.so")
+LIBRARIES = [Path("src/shardmill") / name for name in NAMES]
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread"]
 
 

@@ -160,14 +160,14 @@ def test_d1_d2_datatrove(tmp_path):
     assert (folder / "train.ds.metadata").read_text() == "openai-community/gpt2|2\n5\n5.00 T"
 
 
-@pytest.fixture(params=["few documents", "many"])
-def however_many(request, monkeypatch):
-    """OLMo's rows are written by Python, or by Arrow where they are many."""
-    if request.param == "many":
-        monkeypatch.setattr(olmo, "_MANY", 0)
+@pytest.fixture(params=["with our library", "without"])
+def either_way(request, monkeypatch):
+    """OLMo's rows are written by C, or by Python where there is no compiler."""
+    if request.param == "without":
+        monkeypatch.setattr(olmo, "_library", lambda: None)
 
 
-@pytest.mark.usefixtures("however_many")
+@pytest.mark.usefixtures("either_way")
 def test_o1_o2_olmo(tmp_path):
     """O1, O2: raw integers under the name .npy, and a row for each document, or part of one, in each shard."""
     folder, _ = small(tmp_path, format="olmo", shard_tokens=4)
@@ -178,7 +178,7 @@ def test_o1_o2_olmo(tmp_path):
     assert rows == [f"0,3,0,{source},0\r\n3,4,1,{source},12\r\n", f"0,1,1,{source},12\r\n"]
 
 
-@pytest.mark.usefixtures("however_many")
+@pytest.mark.usefixtures("either_way")
 def test_o2_rows_of_many_blocks_and_of_odd_names(tmp_path):
     """O2: a name with a comma is quoted, one that is no UTF-8 stands there as it is; blocks of 65,535 bytes."""
     odd = [os.fsdecode(b"a, \xff.txt"), os.fsdecode(b'b".txt')]

@@ -1,21 +1,34 @@
-"""The part of the bench about files: the same documents from each kind of input, into each format, and between formats."""
+"""The part of the bench about files: the same documents from each kind of input, into each format, and between formats.
 
+What is compared takes turns in one process, made for it, in another order each time: starting Python takes as long as
+what is measured, and varies by more.
+"""
+
+import dataclasses
 import json
 import os
 import random
 import re
 import shutil
+import statistics
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bench_base import MB, MIB, SHARDMILL, Cost, Row, prepare, run
+from bench_base import MB, MIB, SHARDMILL, Cost, Row, prepare
+
+import shardmill
+from shardmill import Limits, Spec, Target
 
 SEPARATOR = "<|endoftext|>"
 DOCUMENT_CHARACTERS = 1900
 NAMES = ("documents.txt", "documents.jsonl", "documents.parquet", "documents.jsonl.zst")
+PART = "part.txt"
 FORMATS = ("shards", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo", "mds", "litdata")
 
 
@@ -29,6 +42,13 @@ def make_inputs(text: Path, folder: Path) -> None:
             documents.append("\n\n".join(parts))
             parts, length = [], 0
     write_files(documents, folder)
+    (folder / PART).write_text(SEPARATOR.join(documents[: len(documents) // 4]), encoding="utf-8")
+    (folder / "small").mkdir()
+    write_files(["A short document."] * 20, folder / "small")
+    mill(folder / NAMES[0], 2)(folder / "once")
+    mill(folder / "small" / NAMES[0], 1)(folder / "tiny")
+    # What is copied should take longer than what is done once.
+    shardmill.merge([folder / "once"] * 4, Target(output=folder / "made"))
 
 
 def write_files(documents: list[str], folder: Path) -> None:
@@ -53,113 +73,130 @@ def write_files(documents: list[str], folder: Path) -> None:
         shutil.copyfileobj(unpacked, packed)
 
 
-def make_inputs_beside(text: Path, folder: Path) -> dict[str, Path]:
-    """In a process of its own: whatever this one has in memory would be counted as its children's."""
-    here = str(Path(__file__).parent)
-    program = f"import sys; sys.path.insert(0, {here!r}); import bench_files, pathlib; bench_files.make_inputs(*map(pathlib.Path, sys.argv[1:]))"
-    python = str(Path(SHARDMILL).with_name("python"))
-    subprocess.run([python, "-c", program, str(text), str(folder)], check=True)
-    return {name: folder / name for name in NAMES}
-
-
-def best_of(repeat: int, contenders: dict[str, Callable[[], Cost]]) -> dict[str, Cost]:
-    """All contenders in turn, the best wall and CPU time of each, and the highest peak.
-
-    In another order each time: what one leaves behind, on the disk or in memory, may slow the next.
-    """
+def best_of(repeat: int, folder: Path, contenders: dict[str, Callable[[Path], object]]) -> dict[str, Cost]:
+    """All contenders in turn, each into a new folder: the mean of the best three wall and CPU times of each."""
+    new = folder / "new"
     costs: dict[str, list[Cost]] = {name: [] for name in contenders}
     for turn in range(repeat):
         for name in random.Random(turn).sample(sorted(contenders), len(contenders)):
-            costs[name].append(contenders[name]())
+            os.sync()  # what the one before left to write would be in the way
+            wall, cpu = time.perf_counter(), time.process_time()
+            contenders[name](new)
+            costs[name].append(Cost(wall=time.perf_counter() - wall, cpu=time.process_time() - cpu))
+            shutil.rmtree(new)
     return {
-        name: Cost(wall=min(c.wall for c in many), cpu=min(c.cpu for c in many), peak=max(c.peak for c in many))
+        name: Cost(wall=_best_three([c.wall for c in many]), cpu=_best_three([c.cpu for c in many]))
         for name, many in costs.items()
     }
 
 
-def input_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[Row]:
-    """Each kind of input against plain text of the same documents, 2 workers, start-up of the same kind subtracted."""
-    small = folder / "small"
-    small.mkdir()
-    write_files(["A short document."] * 20, small)
+def _best_three(seconds: list[float]) -> float:
+    return statistics.mean(sorted(seconds)[:3])
 
-    def mill(file: Path) -> Callable[[], Cost]:
-        options = ("--separator", SEPARATOR) if file.suffix == ".txt" else ()
-        return lambda: prepare(file, "--workers", "2", *options, watch=file.suffix == ".parquet")
 
-    starts = {f"small {name}": mill(small / name) for name in files}
-    best = best_of(repeat, {**starts, **{name: mill(file) for name, file in files.items()}})
-    wall = {name: best[name].wall - best[f"small {name}"].wall for name in files}
-    cpu = {name: best[name].cpu - best[f"small {name}"].cpu for name in files}
+def mill(file: Path, workers: int, **choices: Any) -> Callable[[Path], object]:
+    separator = SEPARATOR if file.suffix == ".txt" else None
+    limits = Limits(workers=workers, max_memory=512 * MIB)
+    return lambda new: shardmill.prepare(
+        Spec(inputs=(str(file),), output=str(new), separator=separator, **choices), limits=limits
+    )
+
+
+def inputs(folder: Path, repeat: int) -> dict[str, Cost]:
+    """Each kind of input, and little of each, with 2 workers."""
+    return best_of(
+        repeat,
+        folder,
+        {
+            **{name: mill(folder / name, 2) for name in NAMES},
+            **{f"small {name}": mill(folder / "small" / name, 2) for name in NAMES},
+        },
+    )
+
+
+def formats(folder: Path, repeat: int) -> dict[str, Cost]:
+    """Each format with 1 worker, 2M tokens in a shard; and what is done once."""
+    contenders = {"start": mill(folder / "small" / NAMES[0], 1)}
+    for name in ("nanogpt", *FORMATS):
+        choices: dict[str, Any] = {"format": name, "split": "hash"}
+        if name not in ("megatron", "datatrove", "nanogpt"):
+            choices["shard_tokens"] = 2_000_000
+        if name in ("mds", "litdata"):
+            choices["sample_tokens"] = 1000
+        contenders[name] = mill(folder / PART, 1, **choices)
+    return best_of(repeat, folder, contenders)
+
+
+def transfers(folder: Path, repeat: int) -> dict[str, Cost]:
+    """merge and convert, with and without waiting for the disk, cp of the same files, and verify."""
+    made, tiny, once = (folder / name for name in ("made", "tiny", "once"))
+
+    def convert(source: Path, *, sync: bool) -> Callable[[Path], object]:
+        return lambda new: shardmill.convert(source, Target(output=new, format="megatron", sync=sync))
+
+    def merge(sources: list[str | Path], *, sync: bool) -> Callable[[Path], object]:
+        return lambda new: shardmill.merge(sources, Target(output=new, sync=sync))
+
+    def verify(new: Path) -> None:
+        new.mkdir()
+        assert shardmill.verify(made).ok
+
+    return best_of(
+        repeat,
+        folder,
+        {
+            "merge start": merge([tiny, tiny], sync=True),
+            "convert start": convert(tiny, sync=True),
+            "cp": lambda new: subprocess.run(["cp", "-r", made, new], check=True),
+            "cp, sync": lambda new: subprocess.run(
+                ["sh", "-c", f"cp -r '{made}' '{new}' && sync '{new}'/*"], check=True
+            ),
+            "merge": merge([once] * 4, sync=True),
+            "merge, no sync": merge([once] * 4, sync=False),
+            "convert": convert(made, sync=True),
+            "convert, no sync": convert(made, sync=False),
+            "verify": verify,
+        },
+    )
+
+
+def beside(task: str, *given: Path | int) -> dict[str, Cost]:
+    """One of the above in a process of its own."""
+    command = [sys.executable, __file__, task, *map(str, given)]
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return {name: Cost(**cost) for name, cost in json.loads(found or "{}").items()}
+
+
+def input_rows(folder: Path, repeat: int) -> list[Row]:
+    """Each kind of input against plain text of the same documents."""
+    best = beside("inputs", folder, repeat)
+    wall = {name: best[name].wall - best[f"small {name}"].wall for name in NAMES}
+    cpu = {name: best[name].cpu - best[f"small {name}"].cpu for name in NAMES}
     rows = []
     for name, promised in (("documents.jsonl", 0.7), ("documents.parquet", 0.7), ("documents.jsonl.zst", 0.6)):
         share, by_cpu = wall["documents.txt"] / wall[name], cpu["documents.txt"] / cpu[name]
         kind = name.partition(".")[2].replace("parquet", "parquet (zstd)")
         figure = f"{share:.2f} (by CPU time {by_cpu:.2f})"
         rows.append(Row(f"{kind} / plain text of the same documents", figure, f"≥ {promised}", share >= promised))
-    peak = best["documents.parquet"].peak / MIB
+    peak = prepare(folder / "documents.parquet", "--workers", "2", watch=True).peak / MIB
     rows.append(Row("peak memory: parquet", f"{peak:.0f} MiB", "≤ 512 MiB", peak <= 512))
     return rows
 
 
-def format_rows(files: dict[str, Path], repeat: int) -> list[Row]:
-    """Each format against raw train.bin, by CPU time, which is steadier; 10M tokens in a shard."""
-    source = files["documents.txt"]
-    common = ("--workers", "1", "--separator", SEPARATOR, "--val-fraction", "0.01")
-
-    def mill(name: str) -> Callable[[], Cost]:
-        shards = () if name in ("megatron", "datatrove", "nanogpt") else ("--shard-tokens", "10M")
-        split = ("--split", "hash") if name in ("build-nanogpt", "llmc") else ()
-        samples = ("--sample-tokens", "1000") if name in ("mds", "litdata") else ()
-        return lambda: prepare(source, *common, "--format", name, *shards, *split, *samples)
-
-    best = best_of(repeat, {name: mill(name) for name in ("nanogpt", *FORMATS)})
+def format_rows(folder: Path, repeat: int) -> list[Row]:
+    """Each format against raw train.bin, by CPU time, which is steadier."""
+    best = beside("formats", folder, repeat)
     rows = []
     for name in FORMATS:
-        more = best[name].cpu / best["nanogpt"].cpu - 1
+        more = (best[name].cpu - best["start"].cpu) / (best["nanogpt"].cpu - best["start"].cpu) - 1
         rows.append(Row(f"CPU time of --format {name} over nanogpt's", f"{more:+.1%}", "≤ 5 %", more <= 0.05))
     return rows
 
 
-def transfer_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[Row]:
+def transfer_rows(folder: Path, repeat: int) -> list[Row]:
     """merge and convert against cp of the same cached files, and verify."""
-    once_over, made = folder / "once", folder / "made"
-    command = [SHARDMILL, "prepare", str(files["documents.txt"]), "-o", str(once_over), "--separator", SEPARATOR, "-q"]
-    subprocess.run([*command, "--progress", "none"], check=True)
-    # Starting Python takes longer than copying 100 MB, and varies by as much: four times the tokens.
-    parts = [str(once_over)] * 4
-    subprocess.run([SHARDMILL, "merge", *parts, "-o", str(made)], check=True, stderr=subprocess.DEVNULL)
-    size = sum(file.stat().st_size for file in made.glob("*.bin"))
-    tiny = folder / "tiny"
-    (folder / "tiny.txt").write_text("A short document.##" * 50)
-    command = [SHARDMILL, "prepare", str(folder / "tiny.txt"), "-o", str(tiny), "--separator", "##", "-q"]
-    subprocess.run([*command, "--progress", "none"], check=True)
-
-    def once(*command: str) -> Callable[[], Cost]:
-        def measure() -> Cost:
-            shutil.rmtree(folder / "new", ignore_errors=True)
-            os.sync()  # what the run before left to write would be in the way
-            return run(list(command), quiet=True)
-
-        return measure
-
-    new = str(folder / "new")
-    best = best_of(
-        repeat,
-        {
-            "merge start": once(SHARDMILL, "merge", str(tiny), str(tiny), "-o", new),
-            "convert start": once(SHARDMILL, "convert", str(tiny), "--to", "megatron", "-o", new),
-            "verify start": once(SHARDMILL, "verify", str(tiny)),
-            "cp": once("cp", "-r", str(made), new),
-            "cp, sync": once("sh", "-c", f"cp -r '{made}' '{new}' && sync '{new}'/*"),
-            "merge": once(SHARDMILL, "merge", *parts, "-o", new),
-            "merge, no sync": once(SHARDMILL, "merge", *parts, "-o", new, "--no-sync"),
-            "convert": once(SHARDMILL, "convert", str(made), "--to", "megatron", "-o", new),
-            "convert, no sync": once(SHARDMILL, "convert", str(made), "--to", "megatron", "-o", new, "--no-sync"),
-            "verify": once(SHARDMILL, "verify", str(made)),
-        },
-    )
-    shutil.rmtree(new, ignore_errors=True)
+    size = sum(file.stat().st_size for file in (folder / "made").glob("*.bin"))
+    best = beside("transfers", folder, repeat)
     rows = []
     for other, how in (("cp", ", no sync"), ("cp, sync", "")):
         cp = size / best[other].wall
@@ -169,16 +206,15 @@ def transfer_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[Row
             what = {"merge": "merge", "convert": "convert to megatron"}[name] + (" --no-sync" if how else "")
             row = f"{what} / {other.replace(',', ' and')}, start-up not counted"
             rows.append(Row(row, f"{speed / cp:.2f}", "≥ 0.8", speed >= 0.8 * cp))
-    verify = size / (best["verify"].wall - best["verify start"].wall)
-    return [*rows, Row("verify, start-up not counted", f"{verify / MB:,.0f} MB/s")]
+    return [*rows, Row("verify, start-up not counted", f"{size / best['verify'].wall / MB:,.0f} MB/s")]
 
 
-def checkpoint_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[Row]:
+def checkpoint_rows(folder: Path, repeat: int) -> list[Row]:
     """What checkpoints every second cost against none at all, in one process each, milling alone, on 4 copies."""
     long = folder / "long.txt"
     with open(long, "wb") as copies:
         for _ in range(4):
-            copies.write(files["documents.txt"].read_bytes())
+            copies.write((folder / "documents.txt").read_bytes())
     program = (
         "import sys, shardmill; from shardmill import Limits, Spec\n"
         "often = dict(checkpoint_seconds=1e9, checkpoint_bytes=1 << 60) if sys.argv[3] == 'never' else {}\n"
@@ -197,10 +233,19 @@ def checkpoint_rows(files: dict[str, Path], folder: Path, repeat: int) -> list[R
 
 
 def rows(text: Path, folder: Path, repeat: int) -> list[Row]:
-    files = make_inputs_beside(text, folder)
+    beside("make_inputs", text, folder)
     return [
-        *input_rows(files, folder, repeat),
-        *format_rows(files, max(6, repeat)),  # 5 % is little more than two runs of the same may differ by
-        *transfer_rows(files, folder, max(6, repeat)),  # the disk stalls now and then
-        *checkpoint_rows(files, folder, repeat),
+        *input_rows(folder, 2 * repeat),
+        *format_rows(folder, 3 * repeat),  # 5 % is no more than two runs of the same may differ by
+        *transfer_rows(folder, 2 * repeat),
+        *checkpoint_rows(folder, repeat),
     ]
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["make_inputs", text, folder]:
+            make_inputs(Path(text), Path(folder))
+        case [task, folder, repeat]:
+            found = {"inputs": inputs, "formats": formats, "transfers": transfers}[task](Path(folder), int(repeat))
+            sys.stdout.write(json.dumps({name: dataclasses.asdict(cost) for name, cost in found.items()}))

@@ -3,17 +3,15 @@
 A gigabyte a second and more, and other threads run meanwhile; msgspec, which does it otherwise, holds the GIL.
 """
 
-import ctypes
+from ctypes import CDLL, c_char_p, c_int64, c_void_p
 from functools import lru_cache
-from importlib import resources
-from pathlib import Path
 
 import numpy as np
 
+from shardmill import compiled
 from shardmill.documents import utf8
 from shardmill.documents.rules import MAX_RECORDS
 
-LIBRARY = Path(str(resources.files("shardmill"))) / "documents" / "native" / "lines.so"
 _VERSION = 1
 # The library copies 16 bytes at a time.
 _SLACK = 16
@@ -44,23 +42,9 @@ def texts(data: bytes, path: tuple[str, ...]) -> list[bytes] | None:
 
 
 @lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL | None:
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-    except OSError:
-        return None
-    library.lines_version.restype = ctypes.c_int64
-    if library.lines_version() != _VERSION:
-        return None  # compiled from an older source: `make native` makes it anew
-    library.lines_texts.restype = ctypes.c_int64
-    library.lines_texts.argtypes = [
-        ctypes.c_char_p,
-        ctypes.c_int64,
-        ctypes.c_char_p,
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_int64,
-    ]
+def _library() -> CDLL | None:
+    library = compiled.load("documents/native/lines.so", _VERSION)
+    if library is not None:
+        pointers = c_char_p, c_int64, c_char_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64
+        compiled.declare(library, "lines_texts", c_int64, *pointers)
     return library

@@ -2,11 +2,12 @@
 
 import struct
 import zlib
-from typing import Any
+from ctypes import CDLL, c_char_p, c_int64, c_void_p
+from functools import lru_cache
 
 import numpy as np
-import pyarrow as pa
 
+from shardmill import compiled
 from shardmill.formats.files import OutputFiles
 from shardmill.formats.registry import Output
 from shardmill.formats.shards import Places, Positions, Shard, SplitName
@@ -15,9 +16,9 @@ from shardmill.formats.shards import Places, Positions, Shard, SplitName
 _CHUNK = 1 << 16
 _ROW_BYTES = 24
 _STORED = 65_535
-_NEWLINE = b"\r\n"
-# Below, Python has written the rows before Arrow's functions are loaded; beyond, Arrow is twice as fast.
-_MANY = 1 << 18
+_VERSION = 1
+# Four numbers, and what stands between them.
+_LONGEST_ROW = 4 * 20 + 6
 
 
 class Olmo:
@@ -34,7 +35,6 @@ class Olmo:
     def finish(self, split: SplitName, _: tuple[Shard, ...], documents: int) -> None:
         name, length = f"{split}.rows", self._output.shard_tokens
         assert length is not None
-        lines_of = _by_arrow if documents > _MANY else _by_python
         out: _StoredGzip | None = None
         shard = start = 0
         for first in range(0, documents, _CHUNK):
@@ -50,10 +50,11 @@ class Olmo:
                 ends = np.minimum(some[:, 0], until)
                 if len(some):
                     out = out or self._open(split, shard)
-                    begins = np.concatenate([[start], ends[:-1]])
-                    columns = begins - shard * length, ends - shard * length, numbers[: len(some)], some[:, 2]
-                    out.write(lines_of(*columns, self._names(some[:, 1])))
-                    out.write(_NEWLINE)
+                    table = np.empty((len(some), 5), np.uint64)
+                    table[:, 0] = np.concatenate([[start], ends[:-1]]) - shard * length
+                    table[:, 1], table[:, 2], table[:, 4] = ends - shard * length, numbers[: len(some)], some[:, 2]
+                    names, table[:, 3] = self._names(some[:, 1])
+                    out.write(_lines(table, names))
                     start = int(ends[-1])
                 if start == until and out is not None:
                     out.close()
@@ -75,25 +76,25 @@ class Olmo:
         return names, which
 
 
-def _by_python(
-    begins: Positions, ends: Positions, numbers: Positions, where: Positions, names: tuple[list[bytes], Positions]
-) -> bytes:
-    """The rows of some documents, without the last line's end."""
-    paths, which = names
-    rows = zip(begins.tolist(), ends.tolist(), numbers.tolist(), which.tolist(), where.tolist(), strict=True)
-    return _NEWLINE.join([b"%d,%d,%d,%s,%d" % (begin, end, n, paths[of], at) for begin, end, n, of, at in rows])
+def _lines(table: Places, names: list[bytes]) -> bytes | memoryview:
+    """The rows of some documents: begin, end, number, name, place; the name by its number among names."""
+    library = _library()
+    if library is None:
+        rows = table.tolist()
+        return b"".join([b"%d,%d,%d,%s,%d\r\n" % (begin, end, n, names[of], at) for begin, end, n, of, at in rows])
+    name_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    room = _LONGEST_ROW * len(table) + int(np.diff(name_ends, prepend=0)[table[:, 3].astype(np.intp)].sum())
+    out = np.empty(room, np.uint8)
+    size = library.rows_write(table.ctypes, len(table), b"".join(names), name_ends.ctypes, out.ctypes)
+    return out.data[:size]
 
 
-def _by_arrow(
-    begins: Positions, ends: Positions, numbers: Positions, where: Positions, names: tuple[list[bytes], Positions]
-) -> memoryview:
-    import pyarrow.compute as pc  # a fifteenth of a second
-
-    paths = pa.array(names[0], pa.binary()).take(pa.array(names[1]))
-    columns = (_decimal(begins), _decimal(ends), _decimal(numbers), paths, _decimal(np.ascontiguousarray(where)))
-    lines = pc.binary_join_element_wise(*columns, b",")
-    whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-    return memoryview(pc.binary_join(whole, _NEWLINE)[0].as_buffer())
+@lru_cache(maxsize=1)
+def _library() -> CDLL | None:
+    library = compiled.load("formats/native/rows.so", _VERSION)
+    if library is not None:
+        compiled.declare(library, "rows_write", c_int64, c_void_p, c_int64, c_char_p, c_void_p, c_void_p)
+    return library
 
 
 class _StoredGzip:
@@ -122,10 +123,6 @@ class _StoredGzip:
 def _block(data: bytearray, *, last: bool) -> bytes:
     size = len(data)
     return struct.pack("<BHH", last, size, size ^ 0xFFFF) + data
-
-
-def _decimal(numbers: Positions) -> Any:
-    return pa.array(numbers).cast(pa.string()).cast(pa.binary())
 
 
 def _quoted(path: str) -> bytes:

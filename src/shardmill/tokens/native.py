@@ -1,8 +1,8 @@
 """Our own engine: the library that native/ is compiled to, for the vocabularies it knows."""
 
-import ctypes
 import json
 import weakref
+from ctypes import CDLL, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from shardmill import compiled
 from shardmill.errors import ShardmillError
 from shardmill.tokens.reference import Counts, Ids
 from shardmill.tokens.tokenizer import Tokenizer, read_ranks
@@ -18,7 +19,6 @@ from shardmill.tokens.tokenizer import Tokenizer, read_ranks
 VERSION = 1
 
 _FOLDER = Path(str(resources.files("shardmill"))) / "tokens"
-LIBRARY = _FOLDER / "native" / "engine.so"
 # The engine stores ids 16 bytes at a time.
 _SLACK_IDS = 8
 
@@ -60,7 +60,7 @@ class Native:
         sizes = np.fromiter(map(len, pieces), np.int64, count)
         ids = np.empty(int(sizes.sum()) + _SLACK_IDS, self._dtype)
         counts = np.empty(count, np.int64)
-        texts = (ctypes.c_char_p * count)(*pieces)
+        texts = (c_char_p * count)(*pieces)
         total = self._library.engine_encode(self._engine, texts, sizes.ctypes, count, ids.ctypes, counts.ctypes)
         if total < 0:
             raise MemoryError("the native engine needs more memory for a word of this length than there is")
@@ -78,26 +78,12 @@ def _classes() -> npt.NDArray[np.uint8]:
 
 
 @lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL | None:
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-    except OSError:
-        return None
-    if library.engine_version() != VERSION:
-        return None  # compiled from an older source: `make native` makes it anew
-    library.engine_new.restype = ctypes.c_void_p
-    library.engine_new.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int]
-    library.engine_free.restype = None
-    library.engine_free.argtypes = [ctypes.c_void_p]
-    library.engine_encode.restype = ctypes.c_int64
-    library.engine_encode.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-    ]
-    library.engine_memory.restype = ctypes.c_uint64
-    library.engine_memory.argtypes = [ctypes.c_void_p]
+def _library() -> CDLL | None:
+    library = compiled.load("tokens/native/engine.so", VERSION)
+    if library is not None:
+        compiled.declare(library, "engine_new", c_void_p, c_char_p, c_void_p, c_uint32, c_void_p, c_int)
+        compiled.declare(library, "engine_free", None, c_void_p)
+        pointers = c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
+        compiled.declare(library, "engine_encode", c_int64, *pointers)
+        compiled.declare(library, "engine_memory", c_uint64, c_void_p)
     return library
