@@ -45,6 +45,9 @@ def make_inputs(text: Path, folder: Path) -> None:
     (folder / PART).write_text(SEPARATOR.join(documents[: len(documents) // 4]), encoding="utf-8")
     (folder / "small").mkdir()
     write_files(["A short document."] * 20, folder / "small")
+
+
+def make_outputs(folder: Path) -> None:
     mill(folder / NAMES[0], 2)(folder / "once")
     mill(folder / "small" / NAMES[0], 1)(folder / "tiny")
     # What is copied should take longer than what is done once.
@@ -234,6 +237,7 @@ def checkpoint_rows(folder: Path, repeat: int) -> list[Row]:
 
 def rows(text: Path, folder: Path, repeat: int) -> list[Row]:
     beside("make_inputs", text, folder)
+    beside("make_outputs", folder)
     return [
         *input_rows(folder, 2 * repeat),
         *format_rows(folder, 3 * repeat),  # 5 % is no more than two runs of the same may differ by
@@ -246,6 +250,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["make_inputs", text, folder]:
             make_inputs(Path(text), Path(folder))
+        case ["make_outputs", folder]:
+            make_outputs(Path(folder))
         case [task, folder, repeat]:
             found = {"inputs": inputs, "formats": formats, "transfers": transfers}[task](Path(folder), int(repeat))
             sys.stdout.write(json.dumps({name: dataclasses.asdict(cost) for name, cost in found.items()}))
