@@ -127,12 +127,12 @@ def inputs(folder: Path, repeat: int) -> dict[str, Cost]:
 
 
 def formats(folder: Path, repeat: int) -> dict[str, Cost]:
-    """Each format with 1 worker, 2M tokens in a shard; and what is done once."""
+    """Each format with 1 worker, 10M tokens in a shard; and what is done once."""
     contenders = {"start": mill(folder / "small" / NAMES[0], 1)}
     for name in ("nanogpt", *FORMATS):
         choices: dict[str, Any] = {"format": name, "split": "hash"}
         if name not in ("megatron", "datatrove", "nanogpt"):
-            choices["shard_tokens"] = 2_000_000
+            choices["shard_tokens"] = 10_000_000
         if name in ("mds", "litdata"):
             choices["sample_tokens"] = 1000
         contenders[name] = mill(folder / PART, 1, **choices)
