@@ -1,6 +1,7 @@
 """InputFiles → Blocks: the same ones, whichever way a file is read."""
 
 import gzip
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from shardmill.documents.pieces import Position
 from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules
 from shardmill.errors import InputError
 from shardmill.inputs import InputFiles
-from shardmill.reading import InputFile
+from shardmill.reading import InputFile, open_input
 from shardmill.sources import find_inputs
 from shardmill.split import content_key
 
@@ -132,3 +133,19 @@ def test_a_block_has_a_bounded_number_of_documents(tmp_path, kind):
         pieces = [part.checked(how).pieces(0, how, lambda _: False) for part in block.parts]
         sizes.append(sum(len(each.data) for each in pieces))
     assert sum(sizes) == count and max(sizes) <= 2 * MAX_RECORDS
+
+
+def test_a_guess_opens_few_files_and_writes_nothing(tmp_path, monkeypatch):
+    """What a compressed file is looked at for stays in memory; once it went to the system's folder for such files."""
+    lines = b"".join(
+        json.dumps({"text": f"{number} bags of wheat. " * 20}).encode() + b"\n" for number in range(20_000)
+    )
+    for number in range(7):
+        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines, 1))
+    opened = []
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: pytest.fail("it did"))
+    monkeypatch.setattr(plan, "open_input", lambda file: opened.append(file.path) or open_input(file))
+    found = find_inputs([str(tmp_path)])
+    assert plan.seems_to_have_records(found, rules(max_window=8 << 20), 80_000)
+    assert not plan.seems_to_have_records(found, rules(max_window=8 << 20), 140_000)
+    assert len(lines) > 2 * plan.IN_MEMORY and len(opened) == 8

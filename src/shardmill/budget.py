@@ -94,12 +94,10 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
                     in_flight=2 * count,
                     high_water=fixed + int(free * _CACHE_SHARE),
                 )
-    least = (
-        -(-(_needed(1, 0, footprint) + _LEAST_FREE) // MIB) + 4
-    )  # measured anew the next time, a little more or less
+    least = _needed(1, 0, footprint) + _LEAST_FREE + 4 * MIB  # measured anew the next time, a little more or less
     listed = f" and a list of inputs that takes {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
     raise UsageError(
-        f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer{listed} on this machine; the smallest that works is {least}MiB, with one worker"
+        f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer{listed} on this machine; the smallest that works is {-(-least // MIB)}MiB, with one worker"
     )
 
 

@@ -13,22 +13,14 @@ def notes_on(job: Job, made: Manifest) -> tuple[str, ...]:
         notes.append(hint)
     if job.rules.separator is not None and job.plain and made.counts.documents <= len(job.files):
         notes.append(f"the separator {job.spec.separator!r} does not occur in the text; each file was one document")
-    if made.counts.forced_cuts:
-        notes.append(
-            f"{made.counts.forced_cuts:,} cuts were forced in text without any safe place for {job.spec.max_run_bytes:,} bytes; the tokens there may differ from the reference's"
-        )
-    if made.counts.replaced_characters:
-        notes.append(
-            f"{made.counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
-        )
-    if made.counts.documents_rejected:
-        notes.append(
-            f"left out: {made.counts.documents_rejected:,} bad of {made.counts.documents:,} documents; {rejects.NAME} lists them"
-        )
-    if made.counts.passages_rejected:
-        notes.append(
-            f"left out: {made.counts.passages_rejected:,} bad passages of running text; {rejects.NAME} lists them"
-        )
+    counts = made.counts
+    counted = {
+        f"{counts.forced_cuts:,} cuts were forced in text without any safe place for {job.spec.max_run_bytes:,} bytes; the tokens there may differ from the reference's": counts.forced_cuts,
+        f"{counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8": counts.replaced_characters,
+        f"left out: {counts.documents_rejected:,} bad of {counts.documents:,} documents; {rejects.NAME} lists them": counts.documents_rejected,
+        f"left out: {counts.passages_rejected:,} bad passages of running text; {rejects.NAME} lists them": counts.passages_rejected,
+    }
+    notes += [sentence for sentence, count in counted.items() if count]
     if job.val_fraction and not any(file.split == "val" for file in made.files):
         notes.append(
             "there is no validation set: too few different documents or passages for the split that was asked for"

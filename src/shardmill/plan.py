@@ -28,8 +28,9 @@ _MAX_PARTS = 4096
 _LOOKS = 32
 _SMALL_BYTES = FIRST_PART_BYTES
 # How many records there are is guessed from so much of so many files, and must exceed what is needed by a tenth.
+# What is decompressed for that stays in memory.
 _GUESSES = 4
-_GUESS_BYTES = 4 << 20
+_GUESS_BYTES = IN_MEMORY * 3 // 4
 _SAFETY = 1.1
 _SURVEYED_AT_FIRST = 1024
 # Passages of the first pass that are kept for the second: for some gigabytes of text a few megabytes.
@@ -217,14 +218,14 @@ def _known(number: int, at: int, rules: TextRules) -> list[tuple[int, Passages]]
 def seems_to_have_records(files: InputFiles, rules: TextRules, enough: float) -> bool:
     """Whether there are very likely so many records, as the beginnings of a few files tell; no where one cannot tell."""
     records = spent = 0
-    for number in range(0, len(files), max(1, len(files) // _GUESSES)):
+    for number in range(0, len(files), -(-len(files) // _GUESSES)):
         try:
             with open_input(files[number]) as opened:
                 reader = detect.uncompressed(opened, max_window=rules.max_window)
                 head = reader.read(0, _GUESS_BYTES)
                 match detect.format_of(reader, rules.input_format):
                     case "jsonl":
-                        records += head.count(b"}\n") + head.count(b"}\r\n")
+                        records += jsonl.count_records(head)
                     case "text" if rules.separator is not None:
                         records += head.count(rules.separator)
                     case _:

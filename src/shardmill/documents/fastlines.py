@@ -1,6 +1,6 @@
 """Lines of JSON in which nothing is odd → the text in one field of each, by native/lines.c where it was compiled.
 
-A gigabyte a second and more, and other threads run meanwhile; msgspec, which does it otherwise, holds the GIL.
+Other threads run meanwhile; msgspec, which does it otherwise, holds the GIL.
 """
 
 from ctypes import CDLL, c_char_p, c_int64, c_void_p

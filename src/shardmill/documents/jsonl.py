@@ -193,17 +193,22 @@ def has_lines(reader: Reader, enough: float) -> bool:
     """Whether there are surely so many records, as a glance tells: lines that end an object."""
     found, before = 0, b""
     for data in ahead(_stretches(reader)):
-        characters = np.frombuffer(before + data, np.uint8)
-        ends = np.flatnonzero(characters == ord("\n"))
-        ends = ends[ends >= 2]
-        last, earlier = characters[ends - 1], characters[ends - 2]
-        found += int(((last == ord("}")) | ((last == ord("\r")) & (earlier == ord("}")))).sum())
+        found += count_records(before + data)
         before = data[-2:]
         if b"\n" in before:  # it would be counted again
             before = b""
         if found >= enough:
             return True
     return False
+
+
+def count_records(data: bytes) -> int:
+    """How many lines of it end an object: as many records, unless some are odd."""
+    characters = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(characters == ord("\n"))
+    ends = ends[ends >= 2]
+    last, earlier = characters[ends - 1], characters[ends - 2]
+    return int(((last == ord("}")) | ((last == ord("\r")) & (earlier == ord("}")))).sum())
 
 
 def _stretches(reader: Reader) -> Iterator[bytes]:

@@ -44,9 +44,9 @@ def survey(reader: Reader, base: int, at: int, rules: TextRules) -> Iterator[tup
     last = False
     head = reader.read(at, PASSAGE_HEAD)
     while not last:
-        most = min(
-            rules.block_bytes, rules.max_run_bytes, FIRST_PART_BYTES if base + at <= len(BOM) else rules.block_bytes
-        )
+        most = min(rules.block_bytes, rules.max_run_bytes)
+        if base + at <= len(BOM):
+            most = min(most, FIRST_PART_BYTES)
         starts: list[int] = []
         keys: list[int] = []
         end = 0
