@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 import tempfile
 from pathlib import Path
 from unittest.mock import patch
@@ -138,7 +139,7 @@ def test_a_block_has_a_bounded_number_of_documents(tmp_path, kind):
 def test_a_guess_opens_few_files_and_writes_nothing(tmp_path, monkeypatch):
     """What a compressed file is looked at for stays in memory; once it went to the system's folder for such files."""
     lines = b"".join(
-        json.dumps({"text": f"{number} bags of wheat. " * 20}).encode() + b"\n" for number in range(20_000)
+        json.dumps({"text": random.Random(number).randbytes(250).hex()}).encode() + b"\n" for number in range(20_000)
     )
     for number in range(7):
         (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines, 1))
