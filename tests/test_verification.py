@@ -126,7 +126,7 @@ def test_a_manifest_cannot_lead_elsewhere(out, name):
 
 
 def test_folders_that_are_no_results_are_told_apart(tmp_path):
-    assert "not a folder" in verify(tmp_path / "absent").problems[0].what
+    assert "no such folder" in verify(tmp_path / "absent").problems[0].what
     assert "not a finished result" in verify(tmp_path).problems[0].what
     (tmp_path / "shardmill.journal").write_text("…")
     assert "not finished" in verify(tmp_path).problems[0].what

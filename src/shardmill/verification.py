@@ -93,10 +93,7 @@ def verify(
     try:
         shelf = open_shelf(folder, limits.network_seconds)
         made = manifest.of(shelf)
-    except Missing:
-        what = f"{show(folder)} is not a folder"
-        return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=what),))
-    except OutputError as e:
+    except (Missing, OutputError) as e:
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=str(e)),))
     folder = shelf.place
     if made is None:
