@@ -18,7 +18,7 @@ def test_the_public_names_are_these():
 
 COMMON = {
     "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--split", "--seed", "--dtype",
-    "--on-error", "--input-format", "--column", "--sample", "--limit-documents", "--limit-tokens", "--workers", "--max-memory", "--engine", "--json", "--output",
+    "--on-error", "--max-rejects", "--input-format", "--column", "--sample", "--limit-documents", "--limit-tokens", "--workers", "--max-memory", "--engine", "--json", "--output",
     "--format", "--shard-tokens", "--sample-tokens", "--index", "--provenance", "--staging", "--max-staging",
 }  # fmt: skip
 TARGET = {"--output", "--shard-tokens", "--sample-tokens", "--index", "--overwrite", "--sync", "--json"}

@@ -18,7 +18,7 @@ from shardmill.documents.text import (
     Position,
     TextRules,
     escaped,
-    keys_of,
+    keys_and_count,
     pieces_of,
     read_parts,
     refuse_other_encodings,
@@ -106,7 +106,7 @@ def test_documents_are_what_split_gives(path, separator, data, block_bytes):
     parts = parts_of(path, content.encode(), how)
     expected = [document.encode() for document in content.split(separator) if document]
     assert documents_of(parts, how) == expected
-    keys = [key for part in parts for key in keys_of(part, 0, how)]
+    keys = [key for part in parts for key in keys_and_count(part, 0, how)[0]]
     assert keys == [content_key(document, 0) for document in expected]
 
 
@@ -136,7 +136,7 @@ def test_a_text_that_ends_with_a_separator_has_no_document_after_it(path):
 def test_the_key_of_a_document_is_that_of_its_beginning_whatever_the_block(path, block_bytes):
     documents = [f"{number} {samples.ENGLISH}".encode() * size for number, size in enumerate((1, 5, 200, 1))]
     how = rules(separator=b"|||", block_bytes=block_bytes)
-    keys = [key for part in parts_of(path, b"|||".join(documents), how) for key in keys_of(part, 0, how)]
+    keys = [key for part in parts_of(path, b"|||".join(documents), how) for key in keys_and_count(part, 0, how)[0]]
     assert keys == [content_key(document[: 64 << 10], 0) for document in documents]
 
 

@@ -45,7 +45,14 @@ class Backlog:
         if low < self._memory:
             assert self._file is not None and low >= self.start
             self._file.seek(low - self.start)
-            found.append(self._file.read(min(high, self._memory) - low))
+            missing = min(high, self._memory) - low
+            while missing and (chunk := self._file.read(missing)):  # a read may give less than was asked for
+                found.append(chunk)
+                missing -= len(chunk)
+            if missing:
+                raise TemporaryError(
+                    f"{show(self._path)}: the temporary file for a long record is {missing:,} bytes short; check the disk, then run the same command again"
+                )
         for chunk in self._chunks:
             if at >= high:
                 break

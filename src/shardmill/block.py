@@ -1,6 +1,7 @@
 """One Block of text → its tokens, each on its side: what a worker does to it."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 from shardmill import plan
 from shardmill.documents.pieces import Pieces, Position
+from shardmill.errors import ShardmillError
 from shardmill.job import Job
 from shardmill.manifest import Counts
 from shardmill.plan import Block, Checked, Part
@@ -27,6 +29,8 @@ class Inspected:
 
     block: Block
     checked: tuple[Checked, ...]
+    error: ShardmillError | None = None
+    """What is wrong behind those, in a job with a limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +45,7 @@ class Trace:
     passages: list[int | None]
     events: list[tuple[int, str, int]]
     rejects: list[tuple[int, Reject]]
+    replaced: dict[int, list[int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,21 +74,38 @@ class Milled:
     rejects: tuple[Reject, ...] = ()
     trace: Trace | None = None
     """What is needed to cut it short; only for jobs with a limit."""
+    error: ShardmillError | None = None
+    """What is wrong behind it, unless a limit comes first."""
+    has_text: bool | None = None
+    """Whether the document that stays open at its end has text; None: whatever was so before."""
+    settle: "Callable[[bool], Milled] | None" = None
+    """Where passages were left out: whether the document that goes on here had text before → the result."""
 
 
 def inspect(job: Job, block: Block) -> Inspected:
     """Find what in a Block is bad. In reading order, so that the first bad record is the one named."""
-    return Inspected(block=block, checked=tuple(part.checked(job.rules) for part in block.parts))
+    checked: list[Checked] = []
+    try:
+        for part in block.parts:
+            checked.append(part.checked(job.rules))
+    except ShardmillError as e:
+        if not job.rules.limited:
+            raise
+        return Inspected(block=block, checked=tuple(checked), error=e)
+    return Inspected(block=block, checked=tuple(checked))
 
 
 def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspected) -> Milled:
     """One Block of text → its tokens: encode it, compare a sample, put in the end-of-text tokens, part train from val."""
-    block = inspected.block
+    block, error = inspected.block, inspected.error
     rules_of = plan.rules_by_file(job.files, job.rules)
-    found = [
-        checked.pieces(job.files.base(part.file), rules_of(part.file), splitter.is_val)
-        for part, checked in zip(block.parts, inspected.checked, strict=True)
-    ]
+    found: list[Pieces] = []
+    for part, checked in zip(block.parts, inspected.checked):
+        found.append(pieces := checked.pieces(job.files.base(part.file), rules_of(part.file), splitter.is_val))
+        if pieces.error is not None:
+            at, error = pieces.error
+            pieces.keep(at)
+            break
     data = [piece for pieces in found for piece in pieces.data]
     ids, sizes = encoder.encode(data, suspicious=_is_suspicious(job, data))
     checked_bytes = check_sample(
@@ -95,18 +117,26 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
         sizes,
         lambda number: _place(inspected.checked, found, number),
     )
-    tokens, ends = _with_eot(job, found, ids, sizes)
-    trace = _trace(block, found, ends)
-    limited = job.spec.limit_documents is not None or job.spec.limit_tokens is not None
-    return Milled(
-        index=block.index,
-        runs=_runs(trace, tokens, _places(job, block.parts, inspected.checked, found)),
-        counts=count(trace, block.input_bytes),
-        checked_bytes=checked_bytes,
-        after=block.after,
-        rejects=tuple(reject for _, reject in trace.rejects),
-        trace=trace if limited else None,
-    )
+    places = _places(job, block.parts, inspected.checked, found)
+
+    def settle(had_text: bool) -> Milled:
+        marked, has_text, unsure = _marked(job, found, had_text=had_text)
+        tokens, ends = _with_eot(job, marked, ids, sizes)
+        trace = _trace(block, found, ends)
+        return Milled(
+            index=block.index,
+            runs=_runs(trace, tokens, places),
+            counts=count(trace, block.input_bytes),
+            checked_bytes=checked_bytes,
+            after=block.after,
+            rejects=tuple(reject for _, reject in trace.rejects),
+            trace=trace if job.rules.limited else None,
+            error=error,
+            has_text=has_text,
+            settle=settle if unsure else None,
+        )
+
+    return settle(True)
 
 
 def _is_suspicious(job: Job, data: list[bytes]) -> bool:
@@ -124,7 +154,7 @@ def _places(
     """Of each piece, the file and the byte or record where its document begins; zeros if nobody asks."""
     places = np.zeros((sum(len(pieces.data) for pieces in found), 2), np.uint64)
     at = 0
-    for part, good, pieces in zip(parts, checked, found, strict=True) if job.writes.needs_places else ():
+    for part, good, pieces in zip(parts, checked, found) if job.writes.needs_places else ():
         until = at + len(pieces.data)
         places[at:until, 0] = part.file
         places[at:until, 1] = good.origins(pieces)
@@ -146,14 +176,40 @@ def _runs(trace: Trace, tokens: Tokens, places: npt.NDArray[np.uint64]) -> list[
     return runs
 
 
+def _marked(job: Job, found: list[Pieces], *, had_text: bool) -> tuple[npt.NDArray[np.bool_], bool | None, bool]:
+    """Which pieces get an end-of-text token; whether the document that stays open has text, None: as before; and whether
+    had_text, of the document that goes on here, mattered.
+
+    A document gets one if it has text: passages that were left out have none.
+    """
+    after = job.eot_side == "after"
+    marked = [flag for pieces in found for flag in (pieces.ends if after else pieces.begins)]
+    leaves_out = job.rules.wanted is not None or job.rules.on_error == "skip"
+    if not leaves_out or not any(pieces.passages for pieces in found):
+        return np.array(marked, np.bool_), None, False
+    has_text: bool | None = None
+    unsure, at = False, 0
+    for pieces in found:
+        for data, begins, ends in zip(pieces.data, pieces.begins, pieces.ends, strict=True):
+            has_text = False if begins else has_text
+            if not after:
+                unsure |= bool(data) and has_text is None
+                marked[at] = bool(data) and not (had_text if has_text is None else has_text)
+            has_text = True if data else has_text
+            if after and ends:
+                unsure |= has_text is None
+                marked[at] = had_text if has_text is None else has_text
+            at += 1
+    return np.array(marked, np.bool_), has_text, unsure
+
+
 def _with_eot(
-    job: Job, found: list[Pieces], ids: Ids, sizes: npt.NDArray[np.int64]
+    job: Job, marked: npt.NDArray[np.bool_], ids: Ids, sizes: npt.NDArray[np.int64]
 ) -> tuple[Tokens, npt.NDArray[np.int64]]:
     """The ids of a Block with their end-of-text tokens, as the file has them, and where each piece ends."""
     if job.eot_id is None:
         return ids.astype(job.dtype, copy=False), np.cumsum(sizes)
     after = job.eot_side == "after"
-    marked = np.array([flag for pieces in found for flag in (pieces.ends if after else pieces.begins)], np.bool_)
     ends = np.cumsum(sizes + marked)
     places = ends[marked] - 1 if after else (ends - sizes - 1)[marked]
     tokens = np.empty(int(ends[-1]) if len(ends) else 0, job.dtype)
@@ -168,20 +224,23 @@ def _trace(block: Block, found: list[Pieces], token_ends: npt.NDArray[np.int64])
     """All pieces of a Block in a row."""
     events: list[tuple[int, str, int]] = []
     rejects: list[tuple[int, Reject]] = []
+    replaced: dict[int, list[int]] = {}
     first = 0
     for pieces in found:
         events += [(first + at, name, number) for at, name, number in pieces.events]
         rejects += [(first + at, reject) for at, reject in pieces.rejects]
+        replaced |= {first + at: places for at, places in pieces.replaced.items()}
         first += len(pieces.data)
     return Trace(
         token_ends=token_ends,
-        files=[part.file for part, pieces in zip(block.parts, found, strict=True) for _ in pieces.data],
+        files=[part.file for part, pieces in zip(block.parts, found) for _ in pieces.data],
         val=[side for pieces in found for side in pieces.val],
         begins=[flag for pieces in found for flag in pieces.begins],
         ends=[flag for pieces in found for flag in pieces.ends],
         passages=[pieces.passages[i] if pieces.passages else None for pieces in found for i in range(len(pieces.data))],
         events=events,
         rejects=rejects,
+        replaced=replaced,
     )
 
 
@@ -204,7 +263,7 @@ def count(trace: Trace, input_bytes: int, pieces: int | None = None) -> Counts:
 
 
 def _place(checked: tuple[Checked, ...], found: list[Pieces], number: int) -> str:
-    for part, pieces in zip(checked, found, strict=True):
+    for part, pieces in zip(checked, found):
         if number < len(pieces.data):
             return part.place_of(number, pieces.offsets[number])
         number -= len(pieces.data)

@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from shardmill.cli_outputs import COMMANDS
-from shardmill.console import Count, Reporter, Size, cache_folder, duration, plural, print_json, say, size, spread
+from shardmill.console import (
+    Count,
+    Rejects,
+    Reporter,
+    Size,
+    cache_folder,
+    duration,
+    plural,
+    print_json,
+    say,
+    size,
+    spread,
+)
 from shardmill.errors import OutputError, ShardmillError, TemporaryError, UsageError
 from shardmill.names import is_url
 from shardmill.spec import FORMATS, NETWORK_SECONDS, Limits, Spec
@@ -149,6 +161,11 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
             default="stop",
             show_default=True,
             help="Bad records and text that is not UTF-8: stop and say where; leave them out and list them in rejects.jsonl; or put U+FFFD in place of bad characters, and stop at other errors.",
+        ),
+        click.option(
+            "--max-rejects",
+            type=Rejects(),
+            help="With --on-error skip: stop when more records than this are bad, e.g. 100 or 0.1%.",
         ),
         click.option(
             "--sample",
@@ -334,6 +351,7 @@ def _spec_and_limits(output: str, options: dict[str, Any]) -> tuple[Spec, Limits
         engine=options.pop("engine"),
         cache=cache_folder(),
         network_seconds=float(patience) if patience else NETWORK_SECONDS,
+        max_rejects=options.pop("max_rejects"),
         staging=options.pop("staging"),
         max_staging=options.pop("max_staging"),
     )

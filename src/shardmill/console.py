@@ -50,6 +50,20 @@ class Count(click.ParamType[int]):
         return round(float(re.sub("[_,]", "", number)) * step)
 
 
+class Rejects(click.ParamType[int | float]):
+    """A number of records, such as 100, or a share of them, such as 0.1%."""
+
+    name = "number|share%"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
+        text = str(value).strip()
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)?\s*%", text):
+            return float(text[:-1]) / 100
+        if not re.fullmatch(r"[0-9][0-9_,]*", text):
+            self.fail(f"{value!r} is neither a number of records nor a share; write it like 100 or 0.1%", param, ctx)
+        return int(re.sub("[_,]", "", text))
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 

@@ -92,6 +92,14 @@ class Cuts:
                 return int(found[0])
         return None
 
+    def nearest(self, data: bytes, high: int) -> int:
+        """The last of all exact cuts below high, or 0, where the text begins."""
+        for size in (4 << 10, 64 << 10, high) if self.family != "unknown" else ():
+            found = self._exact(data, max(1, high - size), high)
+            if len(found):
+                return int(found[-1])
+        return 0
+
     def first_space(self, data: bytes, low: int, high: int) -> int | None:
         """What first() looks for first, in a window that begins at low: a space that is an exact cut."""
         at = low - 1

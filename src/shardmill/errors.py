@@ -2,7 +2,8 @@
 
     ShardmillError             1   stop: something permanent
     ├── UsageError             2   an option or argument that cannot work
-    ├── InputError             1   the text is not what it should be
+    ├── InputError             1   an input cannot be read, changed, or is denied
+    │   └── ContentError       1   what a file holds is not what it should be
     ├── OutputError            1   the output folder cannot be used as asked
     ├── MismatchError          1   the fast engine and the reference disagree
     ├── TemporaryError        75   run the same command again (disk full, …)
@@ -22,6 +23,10 @@ class UsageError(ShardmillError):
 
 class InputError(ShardmillError):
     pass
+
+
+class ContentError(InputError):
+    """What a file holds is not what it should be; --on-error skip may leave it out."""
 
 
 class OutputError(ShardmillError):

@@ -1,5 +1,6 @@
 """A Job → its Splitter: what a first pass over the input finds, where one is needed."""
 
+import dataclasses
 import math
 import time
 from collections import deque
@@ -11,8 +12,8 @@ from typing import Any
 from shardmill import plan, split
 from shardmill.documents import text
 from shardmill.documents.pieces import BEGINNING, Position
+from shardmill.documents.rules import TextRules
 from shardmill.documents.text import Part
-from shardmill.errors import InputError
 from shardmill.job import Job
 from shardmill.manifest import Counts
 from shardmill.plan import Block
@@ -92,16 +93,20 @@ def _is_enough(found: split.Lowest, job: Job) -> bool:
 
 
 def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[int], int]]:
-    """Records are taken apart beside the reading; for plain text, handing it over would cost more than it saves."""
-    blocks = plan.blocks(job.files, job.rules, start)
+    """Records are taken apart beside the reading; for plain text, handing it over would cost more than it saves.
+
+    Whatever --on-error says, bad records have no say: so the split is the same when it changes between two runs.
+    """
+    rules = dataclasses.replace(job.rules, on_error="skip", judging=True)
+    blocks = plan.blocks(job.files, rules, start)
 
     def keys(block: Block) -> tuple[list[int], int]:
-        found = [_keys(job, part) for part in block.parts]
+        found = [_keys(part, job.files.base(part.file), rules) for part in block.parts]
         return [key for keys, _ in found for key in keys], sum(records for _, records in found)
 
     if job.plain:
-        if plan.can_survey(job.files, job.rules):
-            yield from plan.survey(job.files, job.rules, start)
+        if plan.can_survey(job.files, rules):
+            yield from plan.survey(job.files, rules, start)
         else:
             yield from ((block, *keys(block)) for block in blocks)
         return
@@ -116,12 +121,8 @@ def _blocks_with_keys(job: Job, start: Position) -> Iterator[tuple[Block, list[i
             yield first, *result.result()
 
 
-def _keys(job: Job, part: plan.Part) -> tuple[list[int], int]:
-    """The keys of what a Part will write, and how many records it has. A bad one is told by the work itself, in its turn."""
-    base = job.files.base(part.file)
-    if isinstance(part, Part) and job.spec.on_error != "skip":  # whether it is UTF-8 does not matter here
-        return text.keys_and_count(part, base, job.rules)
-    try:
-        return part.checked(job.rules).keys(base, job.rules)
-    except InputError:
-        return [], 0
+def _keys(part: plan.Part, base: int, rules: TextRules) -> tuple[list[int], int]:
+    """The keys of what a Part will write, and how many records it has. Raises what cannot be skipped."""
+    if isinstance(part, Part):  # whether it is UTF-8 does not matter here
+        return text.keys_and_count(part, base, rules)
+    return part.checked(rules).keys(base, rules)

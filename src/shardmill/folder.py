@@ -105,7 +105,7 @@ def _left_by(job: Job) -> Left | None:
         return None
     asked, began = versions(job), left.job
     counts = left.checkpoint.counts if left.checkpoint else Counts()
-    if not counts.replaced_characters and not counts.documents_rejected and "choices" in began:
+    if not counts.replaced_characters and not counts.rejected and "choices" in began:
         began = {**began, "choices": {**began["choices"], "on_error": job.spec.on_error}}  # has not mattered yet
     changed = _changes(LocalShelf(job.output), began, asked, job.files) + _pipes(job.files)
     if changed:

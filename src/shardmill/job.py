@@ -60,6 +60,7 @@ class Job:
     """All inputs are plain text files, as far as a look at some of them tells."""
     big: bool
     """Larger than the page cache should hold."""
+    max_rejects: int | float | None = None
     checked_share: float = SHARE
     """How much is compared with the reference."""
 
@@ -103,6 +104,10 @@ def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenize
 
 def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits, *, begins: bool = False) -> Job:
     """Decide everything that the work itself must not decide. When it begins at once, its first pass begins here."""
+    if limits.max_rejects is not None and spec.on_error != "skip":
+        raise UsageError(
+            f"--max-rejects: with --on-error {spec.on_error} no record is left out; pass --on-error skip with it"
+        )
     machine.keep_freed_memory()
     total = files.total_bytes if files.known else 0
     likely = total if files.known else _UNKNOWN_BYTES
@@ -124,7 +129,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         block_bytes=limits.block_bytes,
         on_error=spec.on_error,
         wanted=split.sampler(spec.sample, spec.seed),
-        join=spec.limit_documents is None and spec.limit_tokens is None,
+        limited=spec.limit_documents is not None or spec.limit_tokens is not None,
         field=spec.field,
         input_format=spec.input_format,
         max_window=look.window,
@@ -152,6 +157,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         eot_side=side,
         budget=keep,
         plain=look.plain,
+        max_rejects=limits.max_rejects,
         big=storage.worth_dropping(likely),
     )
 

@@ -24,7 +24,7 @@ from shardmill.manifest import Counts, check_name
 from shardmill.names import show
 
 NAME = "shardmill.journal"
-FORMAT = 1
+FORMAT = 2
 _LARGEST = 1 << 30
 
 
@@ -37,6 +37,8 @@ class Checkpoint:
     position: Position = BEGINNING
     val: bool = False
     """The side of the last document, which may not have ended."""
+    has_text: bool = False
+    """Whether anything of it was written."""
     tokens: int = 0
     ended: int = 0
     """Documents that were written to their end."""
@@ -107,6 +109,7 @@ class Journal:
             "index": reached.index,
             "position": asdict(reached.position),
             "val": reached.val,
+            "has_text": reached.has_text,
             "tokens": reached.tokens,
             "ended": reached.ended,
             "counts": asdict(reached.counts),
@@ -276,6 +279,7 @@ def _checkpoint(line: dict[str, Any], before: Checkpoint | None) -> Checkpoint:
         index=int(line["index"]),
         position=Position(**line["position"]),
         val=bool(line["val"]),
+        has_text=bool(line["has_text"]),
         tokens=int(line["tokens"]),
         ended=int(line["ended"]),
         counts=Counts(**line["counts"]),

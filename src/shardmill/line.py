@@ -140,7 +140,7 @@ class _Line:
             self._room.release()
             if not more:
                 self.stop()
-        if isinstance(due, ShardmillError):
+        if isinstance(due, ShardmillError) and not self._stopped:  # what lies behind a limit does not matter
             raise due
 
     def wait(self, idle: Callable[[], object]) -> None:

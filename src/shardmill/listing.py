@@ -33,11 +33,15 @@ Inputs = list[dict[str, Any]] | dict[str, Any]
 
 
 def describe(files: InputFiles) -> Inputs:
-    if len(files) <= MOST:
-        return [json.loads(line) for line in lines_of(files)]
-    if "summary" not in files.noted:
-        files.noted["summary"] = summary(lines_of(files), len(files), files.total_bytes if files.known else None)
-    return dict(files.noted["summary"])
+    """As they are when this is first asked: what is put in their place later is not what was milled."""
+    if "inputs" not in files.noted:
+        files.noted["inputs"] = (
+            [json.loads(line) for line in lines_of(files)]
+            if len(files) <= MOST
+            else summary(lines_of(files), len(files), files.total_bytes if files.known else None)
+        )
+    found: Inputs = files.noted["inputs"]
+    return found
 
 
 def summary(lines: Iterable[bytes], count: int, total_bytes: int | None) -> dict[str, Any]:

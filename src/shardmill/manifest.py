@@ -40,6 +40,15 @@ class Counts:
     replaced_characters: int = 0
     forced_cuts: int = 0
 
+    @property
+    def rejected(self) -> int:
+        return self.documents_rejected + self.passages_rejected
+
+    @property
+    def records(self) -> int:
+        """All that could be rejected."""
+        return self.documents + self.passages + self.passages_rejected + self.passages_unsampled
+
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 

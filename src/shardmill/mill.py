@@ -80,6 +80,7 @@ class Done:
     index: int = 0
     position: Position = BEGINNING
     val: bool = False
+    has_text: bool = False
     tokens: int = 0
     ended: int = 0
     counts: Counts = field(default_factory=Counts)
@@ -250,12 +251,14 @@ class _Output:
             index=at.index,
             position=at.position,
             val=at.val,
+            has_text=at.has_text,
             tokens=at.tokens,
             ended=at.ended,
             counts=at.counts,
             resumed_bytes=at.counts.input_bytes,
         )
-        self._quota = Quota(job, at.ended, at.tokens, at.counts.input_bytes)
+        self._quota = Quota(job, at.ended, at.tokens, at.counts.input_bytes, has_text=at.has_text)
+        self._most_rejects = job.max_rejects
         self._total_bytes = job.total_bytes
         self._finished = at.finished
         self._writer, self._files = writer, files
@@ -270,7 +273,7 @@ class _Output:
 
     def write(self, milled: Milled) -> bool:
         """Returns whether more is wanted."""
-        done, milled = self.done, self._quota.cut(milled)
+        done, milled = self.done, self._quota.take(milled)
         if self._shipping is not None:
             self._shipping.make_room(self._coming(milled), self.commit, self.halt)
         self._torn = True
@@ -282,11 +285,13 @@ class _Output:
         if milled.rejects:
             self._files.append(rejects.NAME, memoryview(b"".join(reject.to_json() for reject in milled.rejects)))
         done.counts += milled.counts
+        done.has_text = self._quota.has_text
         done.checked_bytes += milled.checked_bytes
         done.position, done.index = milled.after, milled.index + 1
         self._torn = False
         storage.reached("block-written")
         self._checkpoints.offer(done.counts.input_bytes, self._now)
+        rejects.refuse_too_many(done.counts.rejected, done.counts.records, self._most_rejects)
         return not self._quota.full
 
     def _coming(self, milled: Milled) -> int:
@@ -303,6 +308,8 @@ class _Output:
 
     def finish(self) -> None:
         """All is written: what the format adds at the end too. From here on only names are missing."""
+        counts = self.done.counts
+        rejects.refuse_too_many(counts.rejected, counts.records, self._most_rejects, at_end=True)
         if not self._finished:
             self._writer.finish()
             storage.reached("files-finished")
@@ -319,6 +326,7 @@ class _Output:
             index=done.index,
             position=done.position,
             val=done.val,
+            has_text=done.has_text,
             tokens=done.tokens,
             ended=done.ended,
             counts=done.counts,

@@ -18,7 +18,7 @@ from shardmill.documents.compression import Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
 from shardmill.documents.rules import BOM, FIRST_PART_BYTES, MAX_RECORDS, Passages, TextRules
-from shardmill.errors import InputError, ShardmillError
+from shardmill.errors import ContentError, InputError, ShardmillError
 from shardmill.inputs import InputFiles
 from shardmill.names import show
 from shardmill.reading import InputFile, InputReader, Reader, open_input, read_whole
@@ -133,8 +133,7 @@ def rules_by_file(files: InputFiles, rules: TextRules) -> Callable[[int], TextRu
 def can_survey(files: InputFiles, rules: TextRules) -> bool:
     """Whether the keys of plain text can be had without reading all of it: it is running text, judged by passages."""
     large = len(files) == 1 or bool((files.sizes > WHOLE_FILE_BYTES).all())
-    running = rules.separator is None and rules.passage_bytes is not None and large
-    return running and rules.wanted is None and rules.on_error != "skip"
+    return rules.separator is None and rules.passage_bytes is not None and large and rules.wanted is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +156,7 @@ def look(files: InputFiles, asked: InputFormat, field: str) -> Look:
     for file in (files[number] for number in (0, *odd[:: max(1, len(odd) // _LOOKS)])):
         if file.once:
             continue
-        with contextlib.suppress(InputError), open_input(file) as reader:
+        with contextlib.suppress(ContentError), open_input(file) as reader:  # told in its turn
             own = detect.window(reader)
             found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
             window = max(window, own)
@@ -233,7 +232,7 @@ def seems_to_have_records(files: InputFiles, rules: TextRules, enough: float) ->
                 whole = len(head) < _GUESS_BYTES
                 taken = reader.spent(len(head)) if isinstance(reader, Decompressed) else len(head)
                 spent += files[number].size or 0 if whole else taken
-        except InputError:
+        except ContentError:
             return False  # told in its turn
     return records * files.total_bytes >= _SAFETY * enough * max(1, spent)
 
@@ -253,7 +252,7 @@ def has_records(files: InputFiles, rules: TextRules, enough: float) -> bool:
                         return True
                     case _:
                         return False
-        except InputError:
+        except ContentError:
             return False  # told in its turn
         if enough <= 0:
             return True
@@ -268,7 +267,7 @@ def is_text(file: InputFile, asked: InputFormat) -> bool:
         with open_input(file) as reader:
             own = detect.window(reader)
             return detect.format_of(detect.uncompressed(reader, max_window=own), asked) == "text"
-    except InputError:
+    except ContentError:
         return False  # told in its turn
 
 
@@ -303,8 +302,9 @@ def _all_parts(
                     done = spent
                 _refuse_changed_reader(file, reader)  # while it was read: what was read may be of two versions
         except InputError as e:
-            yield _failed(file, number, e, rules), 0, Position(file=number + 1)
-            if rules.on_error != "skip":
+            failed = _failed(file, number, e, rules)
+            yield failed, 0, Position(file=number + 1)
+            if failed.error is not None:
                 return
         yield None, max(0, (file.size or 0) - done), Position(file=number + 1)
 
@@ -339,7 +339,8 @@ def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
 
 def _refuse_changed_reader(file: InputFile, reader: Reader) -> None:
     if isinstance(reader, InputReader):
-        _refuse_changed(file, *reader.now())
+        for size, modified_ns in reader.now():
+            _refuse_changed(file, size, modified_ns)
 
 
 def _refuse_changed(file: InputFile, size: int, modified_ns: int) -> None:
@@ -420,9 +421,12 @@ class _Source:
 
 
 def _failed(file: InputFile, number: int, error: InputError, rules: TextRules) -> Counted:
-    """A file that cannot be read, or not on: told in its turn, after what comes before it."""
+    """A file that cannot be read, or not on: told in its turn, after what comes before it.
+
+    Only content is skipped: a file that is gone, denied or changed may be whole again in a minute.
+    """
     after, place = Position(file=number + 1), Place(path=file.path)
-    if rules.on_error == "skip":
+    if rules.on_error == "skip" and isinstance(error, ContentError):
         message = str(error).removeprefix(f"{show(file.path)}: ")
         return Counted(file=number, after=after, place=place, complaint=message)
     return Counted(file=number, after=after, place=place, error=error)

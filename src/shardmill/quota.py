@@ -9,22 +9,32 @@ from shardmill.job import Job
 
 
 class Quota:
-    """Counts what is written; cut() gives back what of the next result is still wanted.
+    """Counts what is written; take() gives back what of the next result is still wanted.
 
-    So many documents had ended, tokens were written and bytes read before.
+    So many documents had ended, tokens were written and bytes read before; has_text: the document that was open had text.
     """
 
-    def __init__(self, job: Job, ended: int, tokens: int, input_bytes: int) -> None:
+    def __init__(self, job: Job, ended: int, tokens: int, input_bytes: int, *, has_text: bool = False) -> None:
         limits = job.spec.limit_documents, job.spec.limit_tokens
         self._documents, self._tokens = (
             None if limit is None else limit - done for limit, done in zip(limits, (ended, tokens), strict=True)
         )
-        self._files = job.files
+        self._job = job
         self._input_bytes = input_bytes
+        self.has_text = has_text
         self.full = self._documents == 0 or self._tokens == 0
 
-    def cut(self, milled: Milled) -> Milled:
-        """The result itself, or its beginning when the limit is in it; then full is set."""
+    def take(self, milled: Milled) -> Milled:
+        """The result, or its beginning when the limit is in it; then full is set. Raises the error it ends with, if not."""
+        if milled.settle is not None:
+            milled = milled.settle(self.has_text)
+        self.has_text = self.has_text if milled.has_text is None else milled.has_text
+        milled = self._cut(milled)
+        if milled.error is not None and not self.full:
+            raise milled.error
+        return milled
+
+    def _cut(self, milled: Milled) -> Milled:
         trace = milled.trace
         if trace is None or self.full:
             return milled
@@ -49,16 +59,32 @@ class Quota:
 
     def _beginning(self, milled: Milled, trace: Trace, pieces: int, tokens: int) -> Milled:
         """Counted are the bytes of the files before the one where the limit is: they do not depend on blocks."""
-        spent = self._files.base(trace.files[pieces - 1]) - self._input_bytes
+        spent = self._job.files.base(trace.files[pieces - 1]) - self._input_bytes
         runs, left = [], tokens
         for run in milled.runs:
             if left > 0:
-                ends = run.ends[run.ends <= left]
-                runs.append(dataclasses.replace(run, tokens=run.tokens[:left], ends=ends))
+                inside = run.ends <= left
+                runs.append(
+                    dataclasses.replace(run, tokens=run.tokens[:left], ends=run.ends[inside], places=run.places[inside])
+                )
             left -= len(run.tokens)
+        counts = count(trace, spent, pieces)
+        behind = self._replaced_behind(milled, trace, pieces - 1, tokens)
         return dataclasses.replace(
             milled,
             runs=runs,
-            counts=count(trace, spent, pieces),
+            counts=dataclasses.replace(counts, replaced_characters=counts.replaced_characters - behind),
             rejects=tuple(reject for at, reject in trace.rejects if at < pieces),
         )
+
+    def _replaced_behind(self, milled: Milled, trace: Trace, piece: int, tokens: int) -> int:
+        """How many characters were replaced in the last piece, behind its last token that is written."""
+        places = trace.replaced.get(piece, [])
+        if not places or tokens == trace.token_ends[piece]:
+            return 0
+        first = int(trace.token_ends[piece - 1]) if piece else 0
+        written = np.concatenate([run.tokens for run in milled.runs])[first:tokens]
+        if self._job.eot_side == "before" and trace.begins[piece]:
+            written = written[1:]
+        size = len(self._job.engines.reference.decode(written.tolist()))
+        return sum(place >= size for place in places)

@@ -131,10 +131,17 @@ class InputReader:
             missing -= len(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def now(self) -> tuple[int, int]:
-        """Its size and when it was last modified, in nanoseconds."""
-        found = os.fstat(self._fd)
-        return found.st_size, found.st_mtime_ns
+    def now(self) -> Iterator[tuple[int, int]]:
+        """The size, and when it was last modified in nanoseconds, of what is read, and of what has its name now."""
+        opened = os.fstat(self._fd)
+        yield opened.st_size, opened.st_mtime_ns
+        with contextlib.suppress(FileNotFoundError):  # removed, but read to its end
+            named = os.stat(self.path)
+            if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+                raise InputError(
+                    f"{show(self.path)}: was replaced by another file while it was read; let whatever writes it finish, then start again with --overwrite"
+                )
+            yield named.st_size, named.st_mtime_ns
 
     def done_until(self, offset: int) -> None:
         """Nothing before offset is needed again: let the kernel drop it from the page cache."""

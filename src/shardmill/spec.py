@@ -135,6 +135,8 @@ class Limits:
     """How long a connection may fail, tried again and again, before the job gives up."""
     staging: str | None = None
     """Where files that go to a store grow, each job in a folder of its own. None: in the cache."""
+    max_rejects: int | float | None = None
+    """With on_error skip: stop when more records were left out than this many, or, given as a float, than this share."""
     max_staging: int | None = None
     """The most bytes that may wait there. None: half of what is free, and of shards at most 32 GiB."""
 
@@ -143,6 +145,12 @@ class Limits:
             raise UsageError(f"workers {self.workers} is less than 1")
         if self.engine not in get_args(Engine):
             raise UsageError(f"engine {self.engine!r} is not known; choose one of {', '.join(get_args(Engine))}")
+        if self.max_rejects is not None and not 0 <= self.max_rejects < (
+            1 if isinstance(self.max_rejects, float) else 1 << 63
+        ):
+            raise UsageError(
+                f"max_rejects {self.max_rejects} is neither a number of records nor a share; 100 allows a hundred, 0.001 one in a thousand"
+            )
         if self.max_staging is not None and self.max_staging < 1:
             raise UsageError(f"max_staging {self.max_staging} is less than 1 byte")
         if self.block_bytes < 1:

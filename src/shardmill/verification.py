@@ -305,7 +305,7 @@ class _Comparison:
         self._val = False
 
     def write(self, milled: Milled) -> bool:
-        milled = self._quota.cut(milled)
+        milled = self._quota.take(milled)
         for run in milled.runs:
             self._val = self._val if run.val is None else run.val
             tokens = run.tokens

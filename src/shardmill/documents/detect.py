@@ -3,7 +3,7 @@
 import os
 
 from shardmill.documents.compression import LEAST_WINDOW, SUFFIXES, Compression, Decompressed, compression_of, window_of
-from shardmill.errors import InputError
+from shardmill.errors import ContentError
 from shardmill.names import show
 from shardmill.reading import Reader
 from shardmill.spec import InputFormat
@@ -57,7 +57,7 @@ def uncompressed(reader: Reader, *, max_window: int = LEAST_WINDOW, spool: str |
         return Decompressed(reader, found, max_window=max(max_window, LEAST_WINDOW), spool=spool)
     named = suffixes(reader.path)[1]
     if named is not None and head and not _is_text(head) and _by_content(head) is None:
-        raise InputError(
+        raise ContentError(
             f"{show(reader.path)}: is named as {named} but does not begin as such, and is no text either; it is damaged or misnamed: fetch it again, or give it its true name"
         )
     return reader
@@ -70,15 +70,15 @@ def format_of(reader: Reader, asked: InputFormat) -> InputFormat:
     if asked == "auto":
         for magic, what in _FOREIGN.items():
             if head.startswith(magic):
-                raise InputError(f"{show(reader.path)}: is {what}; it is none of the formats that are read")
+                raise ContentError(f"{show(reader.path)}: is {what}; it is none of the formats that are read")
         asked = found or FORMATS.get(suffixes(reader.path)[0], "text")
     if asked in ("parquet", "arrow") and found != asked:
         begins = "PAR1" if asked == "parquet" else "ARROW1 or a stream's mark"
-        raise InputError(
+        raise ContentError(
             f"{show(reader.path)}: does not begin with {begins}, so it is no {asked} file; it is damaged, or another format (--input-format)"
         )
     if asked == "parquet" and isinstance(reader, Decompressed):
-        raise InputError(
+        raise ContentError(
             f"{show(reader.path)}: is a compressed Parquet file, which can only be read from its end; decompress it first (Parquet compresses by itself)"
         )
     return asked

@@ -47,17 +47,18 @@ class LinesPart:
         return weight(len(self.data), self.after.record - self.line)
 
     def checked(self, rules: TextRules) -> Records:
-        found = Records(place=self._place, where=self.where)
+        starts = lru_cache(maxsize=1)(self._starts)  # asked for each bad record, or for none
+        found = Records(place=lambda number, _: self._place(number, starts()[number]), where=self.where)
         if self.mark:
             found.found.count("byte_order_marks")
         field = _field(rules.field)
         documents = _parse_all(self.data, self.newline, field)
         if documents is not None:
             # Where lines begin matters only to a split by place.
-            offsets = self._starts() if rules.border is not None else [0] * len(documents)
+            offsets = starts() if rules.border is not None else [0] * len(documents)
             found.add_all(documents, offsets[: len(documents)])
             return found
-        for number, (line, offset) in enumerate(zip(self._lines(), self._starts(), strict=False)):
+        for number, (line, offset) in enumerate(zip(self._lines(), starts(), strict=False)):
             _parse_one(found, line, field, rules, number=number, offset=offset)
         return found
 
@@ -68,8 +69,8 @@ class LinesPart:
     def _starts(self) -> list[int]:
         return list(itertools.accumulate((len(line) + len(self.newline) for line in self._lines()), initial=0))
 
-    def _place(self, number: int, _offset: int) -> Place:
-        byte = self.offset + len(BOM) * self.mark + self._starts()[number]
+    def _place(self, number: int, start: int) -> Place:
+        byte = self.offset + len(BOM) * self.mark + start
         return Place(path=self.path, line=self.line + number + 1, byte=byte)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from shardmill.errors import ShardmillError
 from shardmill.rejects import Reject
 
 
@@ -45,6 +46,10 @@ class Pieces:
     events: list[tuple[int, str, int]] = field(default_factory=list)
     """What else is counted: the piece it belongs to or comes before, the name in Counts, and how many."""
     rejects: list[tuple[int, Reject]] = field(default_factory=list)
+    error: tuple[int, ShardmillError] | None = None
+    """In a job with a limit: what is wrong behind the first so many pieces, told unless the limit comes before it."""
+    replaced: dict[int, list[int]] = field(default_factory=dict)
+    """In a job with a limit: where in a piece U+FFFD stands for bytes that were not UTF-8."""
 
     def add(self, data: bytes, offset: int, val: bool | None, *, begins: bool = True, ends: bool = True) -> None:
         self.data.append(data)
@@ -66,7 +71,14 @@ class Pieces:
     def blank(self, i: int, name: str) -> None:
         """Leave a passage out; what it says about its document's borders stays."""
         self.count(name, self.passages[i], at=i)
-        self.data[i], self.passages[i] = b"", 0
+        self.data[i], self.passages[i], self.val[i] = b"", 0, None
+
+    def keep(self, count: int) -> None:
+        """Only the first so many pieces, and what belongs to them or comes before."""
+        for column in (self.data, self.offsets, self.val, self.begins, self.ends, self.passages):
+            del column[count:]
+        self.events = [event for event in self.events if event[0] < max(count, 1)]
+        self.rejects = [reject for reject in self.rejects if reject[0] < max(count, 1)]
 
     @property
     def empty_documents(self) -> int:

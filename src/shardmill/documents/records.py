@@ -39,8 +39,8 @@ class Place:
         """The line or row, counted from 0; the byte where there are neither."""
         return self.row if self.row is not None else self.line - 1 if self.line is not None else self.byte or 0
 
-    def reject(self, reason: str) -> Reject:
-        return Reject(path=self.path, reason=reason, byte=self.byte, line=self.line, row=self.row)
+    def reject(self, reason: str, records: int = 1) -> Reject:
+        return Reject(path=self.path, reason=reason, byte=self.byte, line=self.line, row=self.row, records=records)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,6 +120,8 @@ class Records:
         new_index.append(len(kept.data))
         kept.events += [(new_index[at], name, number) for at, name, number in self.found.events]
         kept.rejects = [(new_index[at], reject) for at, reject in self.found.rejects]
+        if self.found.error is not None:
+            kept.error = new_index[self.found.error[0]], self.found.error[1]
         return kept
 
 
@@ -142,22 +144,21 @@ class Counted:
     def checked(self, rules: TextRules) -> "Counted":
         if self.error is not None:
             raise self.error
-        if self.complaint is not None:
+        if self.complaint is not None and not rules.limited:
             refuse(Pieces(), self.place, rules, self.complaint)
         return self
 
     def keys(self, _base: int, _rules: TextRules) -> tuple[list[int], int]:
         return [], self.empty + (0 if self.complaint is None else self.rejected)
 
-    def pieces(self, _base: int, _rules: TextRules, _is_val: Callable[[int], bool]) -> Pieces:
+    def pieces(self, _base: int, rules: TextRules, _is_val: Callable[[int], bool]) -> Pieces:
         found = Pieces()
         if self.marks:
             found.count("byte_order_marks", self.marks)
         if self.empty:
             found.count("documents_empty", self.empty)
         if self.complaint is not None:
-            found.reject(self.place.reject(self.complaint))
-            found.count("documents_rejected", self.rejected)
+            refuse(found, self.place, rules, self.complaint, records=self.rejected)
         return found
 
     def place_of(self, _piece: int, _offset: int) -> str:
@@ -202,15 +203,21 @@ class ValuePart:
         return f"{self.place}, byte {self.inner.offset + offset:,} of its text"
 
 
-def refuse(found: Pieces, place: Place, rules: TextRules, reason: str, *, repairable: bool = False) -> None:
-    """A bad record: an error, or counted and left out, as the rules have it."""
-    if rules.on_error != "skip":
-        replace = ", or --on-error replace to put U+FFFD in place of such characters" if repairable else ""
-        raise InputError(
-            f"{place}: {reason}; repair it, or pass --on-error skip to leave out and count such records{replace}"
-        )
-    found.reject(place.reject(reason))
-    found.count("documents_rejected")
+def refuse(
+    found: Pieces, place: Place, rules: TextRules, reason: str, *, repairable: bool = False, records: int = 1
+) -> None:
+    """A bad record: an error, or counted and left out, as the rules have it. In a job with a limit, the error waits."""
+    if rules.on_error == "skip":
+        found.reject(place.reject(reason, records))
+        found.count("documents_rejected", records)
+        return
+    replace = ", or --on-error replace to put U+FFFD in place of such characters" if repairable else ""
+    error = InputError(
+        f"{place}: {reason}; repair it, or pass --on-error skip to leave out and count such records{replace}"
+    )
+    if not rules.limited:
+        raise error
+    found.error = found.error or (len(found.data), error)
 
 
 def whole(rules: TextRules) -> TextRules:

@@ -51,8 +51,10 @@ class TextRules:
     on_error: OnError = "stop"
     wanted: Callable[[bytes], bool] | None = None
     """The beginning of a document or passage → whether it is in the sample."""
-    join: bool = True
-    """Passages that go the same way are one piece; not when a limit may end the job between them."""
+    limited: bool = False
+    """A limit may end the job anywhere: each passage is a piece, and what is wrong behind the limit does not matter."""
+    judging: bool = False
+    """The first pass for the split: whether text is UTF-8 does not matter."""
     field: str = "text"
     input_format: InputFormat = "auto"
     max_window: int = 0

@@ -28,7 +28,7 @@ from shardmill.documents.rules import (
     growing,
     weight,
 )
-from shardmill.errors import InputError
+from shardmill.errors import ContentError
 from shardmill.names import show
 from shardmill.reading import Reader
 from shardmill.rejects import Reject
@@ -79,7 +79,7 @@ class Part:
 
     def checked(self, rules: TextRules) -> "Text":
         invalid = not utf8.is_valid(self.data)
-        if invalid and rules.on_error == "stop":
+        if invalid and rules.on_error == "stop" and not rules.limited:
             raise utf8.refusal(self.path, self.offset, self.data)
         return Text(part=self, invalid=invalid)
 
@@ -92,14 +92,14 @@ class Text:
     invalid: bool
 
     def keys(self, base: int, rules: TextRules) -> tuple[list[int], int]:
-        if self.invalid and rules.on_error == "skip":
-            rules = dataclasses.replace(rules, wanted=_and_valid(rules.wanted))
         return keys_and_count(self.part, base, rules)
 
     def pieces(self, base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
         found = pieces_of(self.part, base, rules, is_val, invalid=self.invalid)
         if self.invalid and rules.on_error == "replace":
-            _repair(found)
+            _repair(found, rules)
+        elif self.invalid and rules.on_error == "stop":
+            _end_at_bad_byte(found, self.part, rules)
         return found
 
     def origins(self, found: Pieces) -> list[int] | npt.NDArray[np.int64]:
@@ -142,23 +142,17 @@ def pieces_of(
     )
     if part.mark:
         found.count("byte_order_marks", at=0)
-    if part.forced:
+    if part.forced and found.data:
         found.count("forced_cuts", at=len(found.data) - 1)
     return found
 
 
-def keys_of(part: Part, base: int, rules: TextRules) -> list[int]:
-    """The keys of the documents or passages that begin in this Part, those aside that are empty or not wanted."""
-    return keys_and_count(part, base, rules)[0]
-
-
 def keys_and_count(part: Part, base: int, rules: TextRules) -> tuple[list[int], int]:
-    """The keys, and how many documents or passages begin, the empty ones too."""
+    """The keys of the documents or passages that begin in this Part, those aside that are empty or not wanted; and how
+    many begin, the empty ones too. Whether they are UTF-8 does not matter: the split is the same for any --on-error."""
     wanted = rules.wanted
-    if part.dropped:
-        return [], 0
     if part.open and not part.starts:
-        return list(part.keys), len(part.keys)
+        return ([] if part.dropped else list(part.keys)), len(part.keys)
     if part.starts:
         keys = list(part.keys)
         if wanted is not None:
@@ -181,7 +175,7 @@ def _passages(part: Part) -> list[bytes]:
 
 def _pieces_of_passages(part: Part, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool) -> Pieces:
     val = [is_val(key) for key in part.keys]
-    apart = not rules.join or rules.wanted is not None or rules.on_error == "skip"
+    apart = rules.limited or rules.wanted is not None or rules.on_error == "skip"
     turns = [0, *(i for i in range(1, len(val)) if apart or val[i] != val[i - 1])]
     offsets = [part.starts[i] for i in turns]
     count = len(turns)
@@ -211,15 +205,13 @@ def _pieces_of_documents(
         found.reject(Reject(path=part.path, byte=part.offset, reason=part.complaint))
         found.count("documents_rejected")
         return found
-    if part.dropped:
-        if not part.continues:
-            found.count("documents_unsampled", at=0)
-        return found
     place, key, wanted = base + part.offset, rules.key, rules.wanted
     for i, (text, offset) in enumerate(_documents(part, rules.separator)):
         # Only the first can continue a document, and only the last can stay open; an open Part is one piece.
         continues = i == 0 and part.continues
-        if continues:
+        if i == 0 and part.dropped:
+            found.count("documents_unsampled", int(not continues))
+        elif continues:
             found.add(text, offset, None, begins=False, ends=not part.open)
         elif not text:
             found.count("documents_empty")
@@ -253,17 +245,25 @@ def _reject(part: Part, data: bytes, offset: int) -> Reject:
     return Reject(path=part.path, byte=part.offset + offset, reason=utf8.complaint(data))
 
 
-def _repair(pieces: Pieces) -> None:
+def _repair(pieces: Pieces, rules: TextRules) -> None:
     """Put U+FFFD in place of what is not UTF-8."""
     for i, data in enumerate(pieces.data):
         pieces.data[i], count = utf8.replaced(data)
         if count:
             pieces.count("replaced_characters", count, at=i)
+            if rules.limited:
+                pieces.replaced[i] = utf8.replaced_at(data)
 
 
-def _and_valid(wanted: Callable[[bytes], bool] | None) -> Callable[[bytes], bool]:
-    """Documents that will be rejected have no say in the split; a head may end within a character."""
-    return lambda head: (wanted is None or wanted(head)) and utf8.is_valid(head[: character_boundary(head, len(head))])
+def _end_at_bad_byte(pieces: Pieces, part: Part, rules: TextRules) -> None:
+    """Keep what comes before text that is not UTF-8, up to an exact cut: the limit may lie there."""
+    for i, data in enumerate(pieces.data):
+        if not utf8.is_valid(data):
+            error = utf8.refusal(part.path, part.offset + pieces.offsets[i], data)
+            pieces.keep(i + 1)
+            pieces.data[i], pieces.ends[i] = data[: rules.cuts.nearest(data, utf8.valid_bytes(data))], False
+            pieces.error = i + 1, error
+            return
 
 
 def refuse_other_encodings(path: str, head: bytes) -> None:
@@ -279,7 +279,7 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
         if max(even, odd) > 0.8 and min(even, odd) < 0.05:
             encoding = "UTF-16LE" if odd > even else "UTF-16BE"
     if encoding:
-        raise InputError(
+        raise ContentError(
             f"{show(path)}: this is {encoding} text, and only UTF-8 is read; convert it first: iconv -f {encoding} -t UTF-8 {show(path)} > utf8.txt"
         )
 
@@ -296,7 +296,7 @@ def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules
             return
         keys: tuple[int, ...] = ()
         if not ended and at == begin:
-            bad = _look_through(reader, at, rules) if rules.on_error == "skip" else None
+            bad = _look_through(reader, at, rules) if rules.on_error == "skip" and not rules.judging else None
             if bad is not None:
                 part = Part(
                     file=start.file,

@@ -34,6 +34,17 @@ def replaced(data: bytes) -> tuple[bytes, int]:
     return text, text.count(mark) - data.count(mark)
 
 
+def replaced_at(data: bytes) -> list[int]:
+    """Where replaced(data) has a replacement character that was not in data."""
+    mark, found, at = "\ufffd".encode(), [], 0
+    for honest in data.split(mark):
+        text, place = honest.decode("utf-8", "replace").encode(), -1
+        while (place := text.find(mark, place + 1)) >= 0:
+            found.append(at + place)
+        at += len(text) + len(mark)
+    return found
+
+
 def refusal(path: str, offset: int, data: bytes) -> InputError:
     """The error for data, found at byte offset of a file, that is not UTF-8."""
     try:
@@ -46,6 +57,15 @@ def refusal(path: str, offset: int, data: bytes) -> InputError:
             f"Convert the file (iconv -f {'WINDOWS-1252' if 'Latin' in guess else 'ENCODING'} -t UTF-8), or pass --on-error replace to put U+FFFD in place of such bytes, or --on-error skip to leave out such documents; both are counted."
         )
     raise AssertionError("refusal of valid UTF-8")
+
+
+def valid_bytes(data: bytes) -> int:
+    """How many bytes come before the first that is not UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as e:
+        return e.start
+    return len(data)
 
 
 def complaint(data: bytes, offset: int = 0) -> str:

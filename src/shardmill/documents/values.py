@@ -42,7 +42,7 @@ class ValueReader:
         if offset < self._kept:
             self._rewind()
         while self._kept + len(self._text) < offset + length and self._at < self._last:
-            drop = min(offset, self._done) - self._kept - _LOOK_BACK
+            drop = min(min(offset, self._done) - self._kept - _LOOK_BACK, len(self._text))
             if drop > 0:
                 del self._text[:drop]
                 self._kept += drop
