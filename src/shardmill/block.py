@@ -1,6 +1,7 @@
 """One Block of text → its tokens, each on its side: what a worker does to it."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,6 @@ from shardmill.manifest import Counts
 from shardmill.plan import Block, Checked, Part
 from shardmill.rejects import Reject
 from shardmill.split import Splitter
-from shardmill.tokens.check import check_sample
 from shardmill.tokens.encoder import Encoder
 from shardmill.tokens.reference import Ids
 
@@ -46,6 +46,7 @@ class Trace:
     events: list[tuple[int, str, int]]
     rejects: list[tuple[int, Reject]]
     replaced: dict[int, list[int]]
+    places: npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +98,7 @@ def inspect(job: Job, block: Block) -> Inspected:
 
 def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspected) -> Milled:
     """One Block of text → its tokens: encode it, compare a sample, put in the end-of-text tokens, part train from val."""
+    began = time.thread_time()
     block, error = inspected.block, inspected.error
     rules_of = plan.rules_by_file(job.files, job.rules)
     found: list[Pieces] = []
@@ -108,24 +110,23 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
             break
     data = [piece for pieces in found for piece in pieces.data]
     ids, sizes = encoder.encode(data, suspicious=_is_suspicious(job, data))
-    checked_bytes = check_sample(
-        job.engines,
+    checked_bytes = job.checker.check(
         block.index,
-        job.checked_share,
         data,
         ids,
         sizes,
         lambda number: _place(inspected.checked, found, number),
+        time.thread_time() - began,
     )
     places = _places(job, block.parts, inspected.checked, found)
 
     def settle(had_text: bool) -> Milled:
         marked, has_text, unsure = _marked(job, found, had_text=had_text)
         tokens, ends = _with_eot(job, marked, ids, sizes)
-        trace = _trace(block, found, ends)
+        trace = _trace(block, found, ends, places)
         return Milled(
             index=block.index,
-            runs=_runs(trace, tokens, places),
+            runs=_runs(trace, tokens),
             counts=count(trace, block.input_bytes),
             checked_bytes=checked_bytes,
             after=block.after,
@@ -162,9 +163,9 @@ def _places(
     return places
 
 
-def _runs(trace: Trace, tokens: Tokens, places: npt.NDArray[np.uint64]) -> list[Run]:
+def _runs(trace: Trace, tokens: Tokens) -> list[Run]:
     """The tokens of a Block, cut where the side changes."""
-    val, ends = trace.val, trace.token_ends
+    val, ends, places = trace.val, trace.token_ends, trace.places
     document_ends = np.array(trace.ends, np.bool_)
     turns = [0, *(i for i in range(1, len(val)) if val[i] is not val[i - 1])] if val else []
     runs = []
@@ -220,7 +221,9 @@ def _with_eot(
     return tokens, ends
 
 
-def _trace(block: Block, found: list[Pieces], token_ends: npt.NDArray[np.int64]) -> Trace:
+def _trace(
+    block: Block, found: list[Pieces], token_ends: npt.NDArray[np.int64], places: npt.NDArray[np.uint64]
+) -> Trace:
     """All pieces of a Block in a row."""
     events: list[tuple[int, str, int]] = []
     rejects: list[tuple[int, Reject]] = []
@@ -229,7 +232,7 @@ def _trace(block: Block, found: list[Pieces], token_ends: npt.NDArray[np.int64])
     for pieces in found:
         events += [(first + at, name, number) for at, name, number in pieces.events]
         rejects += [(first + at, reject) for at, reject in pieces.rejects]
-        replaced |= {first + at: places for at, places in pieces.replaced.items()}
+        replaced |= {first + at: inside for at, inside in pieces.replaced.items()}
         first += len(pieces.data)
     return Trace(
         token_ends=token_ends,
@@ -241,6 +244,7 @@ def _trace(block: Block, found: list[Pieces], token_ends: npt.NDArray[np.int64])
         events=events,
         rejects=rejects,
         replaced=replaced,
+        places=places,
     )
 
 

@@ -1,6 +1,7 @@
 """An output folder → what an earlier run left in it, and room for this one."""
 
 import contextlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,14 @@ def left_behind(job: Job, *, overwrite: bool) -> Left | None:
     except OutputError:
         pass
     return None
+
+
+def drop_unknown(output: Path, format: Format, known: Collection[str]) -> None:
+    """Files that were begun after the last checkpoint: this run may not need them, if --on-error is another now."""
+    for name in LocalShelf(output).names():
+        stem = name.removesuffix(storage.PARTIAL)
+        if stem not in (name, *known) and (format.owns(stem) or stem in _BESIDES):
+            storage.remove(output / name)
 
 
 def _left_by(job: Job) -> Left | None:

@@ -21,7 +21,7 @@ from shardmill.places import PART_BYTES, PARTS_AT_ONCE
 from shardmill.sources import find_inputs
 from shardmill.spec import Limits, Spec, Split
 from shardmill.store import check_place
-from shardmill.tokens.check import SHARE
+from shardmill.tokens.check import SHARE, Checker
 from shardmill.tokens.encoder import Encoder, Engines, choose_engines
 from shardmill.tokens.gigatoken import FEW_PIECES
 from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
@@ -61,8 +61,8 @@ class Job:
     big: bool
     """Larger than the page cache should hold."""
     max_rejects: int | float | None = None
-    checked_share: float = SHARE
-    """How much is compared with the reference."""
+    checker: Checker
+    """What compares a sample with the reference."""
 
     def describe(self) -> dict[str, Any]:
         """All that decides the bytes of the result, as it stands in the manifest."""
@@ -158,6 +158,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         budget=keep,
         plain=look.plain,
         max_rejects=limits.max_rejects,
+        checker=Checker(engines, SHARE, spec.seed),
         big=storage.worth_dropping(likely),
     )
 

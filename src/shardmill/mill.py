@@ -169,6 +169,7 @@ def _run(
         files = OutputFiles(job.output, at.files, drop_behind=job.big, away=left.away if left else ())
         writer = FormatWriter(job.writes, files, at.extra, finished=at.finished)
         files.verify()
+        folder.drop_unknown(job.output, job.writes.format, at.files)
         _list_inputs(job, files)
         if store is not None:
             shipping = Shipping(store, files, log, limits.max_staging or 0)

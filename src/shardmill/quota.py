@@ -68,6 +68,12 @@ class Quota:
                     dataclasses.replace(run, tokens=run.tokens[:left], ends=run.ends[inside], places=run.places[inside])
                 )
             left -= len(run.tokens)
+        if runs and (tokens < trace.token_ends[pieces - 1] or not trace.ends[pieces - 1]):  # inside a document
+            runs[-1] = dataclasses.replace(
+                runs[-1],
+                ends=np.append(runs[-1].ends, len(runs[-1].tokens)),
+                places=np.concatenate([runs[-1].places, trace.places[pieces - 1 : pieces]]),
+            )
         counts = count(trace, spent, pieces)
         behind = self._replaced_behind(milled, trace, pieces - 1, tokens)
         return dataclasses.replace(

@@ -3,11 +3,14 @@
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from shardmill.cuts import Cuts, Family
 from shardmill.errors import UsageError
@@ -102,6 +105,8 @@ class Tokenizer:
     cuts: Cuts
     plain: bool
     """Byte-level BPE with a known pattern and nothing else: the fast engine may run it."""
+    token_bytes: npt.NDArray[np.uint16] = field(repr=False, compare=False)
+    """How many bytes of text each id of a plain one stands for; 0 for special tokens."""
 
 
 def load(name: str) -> Tokenizer:
@@ -176,6 +181,7 @@ def _load_encoding(encoding: str) -> Tokenizer:
         family=known.family,
         cuts=Cuts(known.family, ranks),
         plain=True,
+        token_bytes=_token_bytes(ranks),
     )
 
 
@@ -216,7 +222,14 @@ def _load_json(name: str, path: Path) -> Tokenizer:
         family=family,
         cuts=Cuts(family, byte_tokens or ()),
         plain=family not in ("unknown", "spaces"),
+        token_bytes=_token_bytes(vocabulary),  # each letter of a byte-level vocabulary is a byte
     )
+
+
+def _token_bytes(vocabulary: dict[bytes, int] | dict[str, int]) -> npt.NDArray[np.uint16]:
+    sizes = np.zeros(max(vocabulary.values(), default=-1) + 1, np.uint16)
+    sizes[list(vocabulary.values())] = [len(token) for token in vocabulary]
+    return sizes
 
 
 def _family_of(config: dict[str, Any]) -> Family:
