@@ -165,7 +165,7 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--max-rejects",
             type=Rejects(),
-            help="With --on-error skip: stop when more records than this are bad, e.g. 100 or 0.1%.",
+            help="With --on-error skip: stop when more records than this are bad, e.g. 100, or 0.1% of those read so far.",
         ),
         click.option(
             "--sample",
