@@ -39,7 +39,6 @@ class LinesPart:
     data: bytes
     newline: bytes
     where: int
-    mark: bool
     after: Position
 
     @property
@@ -49,8 +48,6 @@ class LinesPart:
     def checked(self, rules: TextRules) -> Records:
         starts = lru_cache(maxsize=1)(self._starts)  # asked for each bad record, or for none
         found = Records(place=lambda number, _: self._place(number, starts()[number]), where=self.where)
-        if self.mark:
-            found.found.count("byte_order_marks")
         field = _field(rules.field)
         documents = _parse_all(self.data, self.newline, field)
         if documents is not None:
@@ -70,8 +67,7 @@ class LinesPart:
         return list(itertools.accumulate((len(line) + len(self.newline) for line in self._lines()), initial=0))
 
     def _place(self, number: int, start: int) -> Place:
-        byte = self.offset + len(BOM) * self.mark + start
-        return Place(path=self.path, line=self.line + number + 1, byte=byte)
+        return Place(path=self.path, line=self.line + number + 1, byte=self.offset + start)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,16 +94,19 @@ def read_parts(
     text.refuse_other_encodings(reader.path, head)
     newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
     at, line = start.offset, start.record
+    if at == 0 and head.startswith(BOM):
+        at = len(BOM)
+        yield Counted(
+            file=start.file, after=Position(file=start.file, offset=at), place=Place(path=reader.path), marks=1
+        )
     reader.done_until(at)
     if start.begin:
         yield from (long := _LongLine(reader, start, base, newline)).parts(rules)
         at, line = long.following, line + 1
     while True:
-        mark = at == 0 and head.startswith(BOM)
-        here = at + 3 * mark
-        data = _whole_lines(reader, here, newline, block_bytes(start.file, at, rules), rules.max_run_bytes)
+        data = _whole_lines(reader, at, newline, block_bytes(start.file, at, rules), rules.max_run_bytes)
         if data is None:
-            position = Position(file=start.file, offset=here, record=line)
+            position = Position(file=start.file, offset=at, record=line)
             yield from (long := _LongLine(reader, position, base, newline)).parts(rules)
             at = long.following
             line += 1
@@ -123,21 +122,17 @@ def read_parts(
                 line=line,
                 data=data,
                 newline=newline,
-                where=base + here,
-                mark=mark,
-                after=Position(file=start.file, offset=here + len(data), record=line + lines),
+                where=base + at,
+                after=Position(file=start.file, offset=at + len(data), record=line + lines),
             )
             yield part
             at, line = part.after.offset, part.after.record
         else:
             damage = getattr(reader, "damage", None)
             if damage is not None:
-                lost = Place(path=reader.path, line=line + 1, byte=here)
+                lost = Place(path=reader.path, line=line + 1, byte=at)
                 complaint = f"the rest of the file, from this line on, is lost: {damage}"
                 yield Counted(file=start.file, after=Position(file=start.file + 1), place=lost, complaint=complaint)
-            elif mark:
-                place = Place(path=reader.path, byte=0)
-                yield Counted(file=start.file, after=Position(file=start.file + 1), place=place, marks=1)
             return
         reader.done_until(at)
 

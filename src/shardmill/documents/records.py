@@ -110,15 +110,18 @@ class Records:
         """Those in the sample."""
         if rules.wanted is None:
             return self.found
-        kept, new_index = Pieces(), []
-        for data, offset in zip(self.found.data, self.found.offsets, strict=True):
+        kept, new_index, left_out = Pieces(), [], set()
+        for number, (data, offset) in enumerate(zip(self.found.data, self.found.offsets, strict=True)):
             new_index.append(len(kept.data))
             if rules.wanted(data[:DOCUMENT_HEAD]):
                 kept.add(data, offset, None)
             else:
                 kept.count("documents_unsampled")
+                left_out.add(number)
         new_index.append(len(kept.data))
-        kept.events += [(new_index[at], name, number) for at, name, number in self.found.events]
+        for at, name, number in self.found.events:
+            if name != "replaced_characters" or at not in left_out:
+                kept.events.append((new_index[at], name, number))
         kept.rejects = [(new_index[at], reject) for at, reject in self.found.rejects]
         if self.found.error is not None:
             kept.error = new_index[self.found.error[0]], self.found.error[1]
@@ -192,7 +195,7 @@ class ValuePart:
 
     def pieces(self, _base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
         found = text.pieces_of(self.inner, self.where, whole(rules), is_val)
-        if self.replaced:
+        if self.replaced and found.data:
             found.count("replaced_characters", self.replaced, at=0)
         return found
 

@@ -50,7 +50,6 @@ class TablePart:
     path: str
     rows: tuple[Row, ...]
     where: int
-    marks: int
 
     @property
     def size(self) -> int:
@@ -66,8 +65,6 @@ class TablePart:
             place=lambda number, _: Place(path=self.path, line=self.rows[number].line + 1, byte=self.rows[number].at),
             where=self.where,
         )
-        if self.marks:
-            found.found.count("byte_order_marks")
         for number, row in enumerate(self.rows):
             offset = row.at - self.rows[0].at
             if row.complaint is not None:
@@ -94,14 +91,16 @@ def read_parts(
         names, damaged = [], f"the header cannot be read: {e}"
     except _TooLong:
         names, damaged = [], f"the header is longer than {_LONGEST_HEADER:,} bytes"
+    place = Place(path=reader.path, line=1)
+    if mark and not start.offset:
+        after = Position(file=start.file, offset=lines.at, record=lines.number)
+        yield Counted(file=start.file, after=after, place=place, marks=1)
     if names is None:
         return
     column, complaint = _column(names, rules.field) if names else (0, damaged)
     if complaint is not None:
-        place = Place(path=reader.path, line=1)
         yield Counted(file=start.file, after=Position(file=start.file + 1), place=place, complaint=complaint)
         return
-    marks = int(mark and not start.offset)
     at, number = (start.offset, start.record) if start.offset else (lines.at, lines.number)
     if start.offset:
         reader.done_until(start.offset)
@@ -112,9 +111,9 @@ def read_parts(
         long = row.span is not None
         full = size + row.following - row.at > block_bytes(start.file, row.at, rules)
         if rows and (long or full or len(rows) == MAX_RECORDS):
-            yield TablePart(file=start.file, path=reader.path, rows=tuple(rows), where=base + rows[0].at, marks=marks)
+            yield TablePart(file=start.file, path=reader.path, rows=tuple(rows), where=base + rows[0].at)
             reader.done_until(row.at)
-            rows, size, marks = [], 0, 0
+            rows, size = [], 0
         if long:
             yield from _long(row, start, reader, base, rules)
             start = dataclasses.replace(start, begin=0)
@@ -123,7 +122,7 @@ def read_parts(
             rows.append(row)
             size += row.following - row.at
     if rows:
-        yield TablePart(file=start.file, path=reader.path, rows=tuple(rows), where=base + rows[0].at, marks=marks)
+        yield TablePart(file=start.file, path=reader.path, rows=tuple(rows), where=base + rows[0].at)
     damage = getattr(reader, "damage", None)
     if damage is not None:
         place = Place(path=reader.path, line=lines.number + 1)
