@@ -233,3 +233,18 @@ def test_millions_of_bad_lines_do_not_hold_up_a_signal(tmp_path):
         began = time.monotonic()
         job.send_signal(signal.SIGTERM)
         assert job.wait(30) == 75 and time.monotonic() - began < 10
+
+
+# The beginning of a long document was written before its bad byte was met; skipped from there on, half of it stayed.
+@pytest.mark.parametrize("separator", [None, "##"])
+def test_a_document_that_is_half_written_cannot_be_skipped_any_more(tmp_path, separator):
+    bad = samples.ENGLISH.encode() * 20 + b" a \xff byte " + samples.ENGLISH.encode()
+    (tmp_path / "a.txt").write_bytes(b"##".join([b"one", bad, b"two"]))
+    job = spec(tmp_path, tmp_path / "a.txt", separator=separator, val_fraction=0)
+    with pytest.raises(InputError, match="not UTF-8"):
+        prepare(replace(job, on_error="stop"), limits=SMALL)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"half written.*--on-error replace"):
+            prepare(job, limits=SMALL)
+    made = prepare(replace(job, on_error="replace"), limits=SMALL).manifest
+    assert made.counts.replaced_characters == 1 and verify(tmp_path / "out", sources=[str(tmp_path / "a.txt")]).ok

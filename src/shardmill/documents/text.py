@@ -28,7 +28,7 @@ from shardmill.documents.rules import (
     growing,
     weight,
 )
-from shardmill.errors import ContentError
+from shardmill.errors import ContentError, InputError
 from shardmill.names import show
 from shardmill.reading import Reader
 from shardmill.rejects import Reject
@@ -287,6 +287,8 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
 def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
     at, begin = start.offset, start.begin
     reader.done_until(begin)
+    if at > begin and rules.on_error == "skip" and not rules.judging:
+        _refuse_half_a_document(reader, begin, rules)
     dropped = at > begin and rules.wanted is not None and not rules.wanted(_head(reader, begin, rules))
     reader.done_until(at)
     while True:
@@ -328,6 +330,14 @@ def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules
         )
         yield part
         at, begin = part.after.offset, part.after.begin
+
+
+def _refuse_half_a_document(reader: Reader, begin: int, rules: TextRules) -> None:
+    """The beginning of a document was written under another policy: if it is bad, it cannot be left out any more."""
+    if (bad := _look_through(reader, begin, rules)) is not None:
+        raise InputError(
+            f"{show(reader.path)}: the document that begins at byte {begin:,} is half written, and {bad[1]}, so it cannot be skipped any more; pass --on-error replace to resume, or start again with --overwrite"
+        )
 
 
 def _look_through(reader: Reader, begin: int, rules: TextRules) -> tuple[int, str] | None:
