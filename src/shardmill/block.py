@@ -42,6 +42,7 @@ class Trace:
     val: list[bool | None]
     begins: list[bool]
     ends: list[bool]
+    """Whether a document with text ends with it."""
     passages: list[int | None]
     events: list[tuple[int, str, int]]
     rejects: list[tuple[int, Reject]]
@@ -121,12 +122,12 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
     places = _places(job, block.parts, inspected.checked, found)
 
     def settle(had_text: bool) -> Milled:
-        marked, has_text, unsure = _marked(job, found, had_text=had_text)
-        tokens, ends = _with_eot(job, marked, ids, sizes)
-        trace = _trace(block, found, ends, places)
+        eot, closes, has_text, unsure = _marked(job, found, had_text=had_text)
+        tokens, token_ends = _with_eot(job, eot, ids, sizes)
+        trace = _trace(block, found, token_ends, closes, places)
         return Milled(
             index=block.index,
-            runs=_runs(trace, tokens),
+            runs=runs_of(trace, tokens),
             counts=count(trace, block.input_bytes),
             checked_bytes=checked_bytes,
             after=block.after,
@@ -163,7 +164,7 @@ def _places(
     return places
 
 
-def _runs(trace: Trace, tokens: Tokens) -> list[Run]:
+def runs_of(trace: Trace, tokens: Tokens) -> list[Run]:
     """The tokens of a Block, cut where the side changes."""
     val, ends, places = trace.val, trace.token_ends, trace.places
     document_ends = np.array(trace.ends, np.bool_)
@@ -177,40 +178,38 @@ def _runs(trace: Trace, tokens: Tokens) -> list[Run]:
     return runs
 
 
-def _marked(job: Job, found: list[Pieces], *, had_text: bool) -> tuple[npt.NDArray[np.bool_], bool | None, bool]:
-    """Which pieces get an end-of-text token; whether the document that stays open has text, None: as before; and whether
-    had_text, of the document that goes on here, mattered.
+def _marked(job: Job, found: list[Pieces], *, had_text: bool) -> tuple[list[bool], list[bool], bool | None, bool]:
+    """Which pieces get an end-of-text token; with which a document ends; whether the one that stays open has text, None:
+    as before; and whether had_text, of the document that goes on here, mattered.
 
-    A document gets one if it has text: passages that were left out have none.
+    A document counts if it has text: passages that were left out have none.
     """
     after = job.eot_side == "after"
-    marked = [flag for pieces in found for flag in (pieces.ends if after else pieces.begins)]
+    closes = [flag for pieces in found for flag in pieces.ends]
+    begun = [flag for pieces in found for flag in pieces.begins]
     leaves_out = job.rules.wanted is not None or job.rules.on_error == "skip"
     if not leaves_out or not any(pieces.passages for pieces in found):
-        return np.array(marked, np.bool_), None, False
+        return (closes if after else begun), closes, None, False
     has_text: bool | None = None
     unsure, at = False, 0
     for pieces in found:
         for data, begins, ends in zip(pieces.data, pieces.begins, pieces.ends, strict=True):
             has_text = False if begins else has_text
-            if not after:
-                unsure |= bool(data) and has_text is None
-                marked[at] = bool(data) and not (had_text if has_text is None else has_text)
+            before = had_text if has_text is None else has_text
+            unsure |= has_text is None and (ends or bool(data))
+            begun[at], closes[at] = bool(data) and not before, ends and (before or bool(data))
             has_text = True if data else has_text
-            if after and ends:
-                unsure |= has_text is None
-                marked[at] = had_text if has_text is None else has_text
             at += 1
-    return np.array(marked, np.bool_), has_text, unsure
+    return (closes if after else begun), closes, has_text, unsure
 
 
 def _with_eot(
-    job: Job, marked: npt.NDArray[np.bool_], ids: Ids, sizes: npt.NDArray[np.int64]
+    job: Job, eot: list[bool], ids: Ids, sizes: npt.NDArray[np.int64]
 ) -> tuple[Tokens, npt.NDArray[np.int64]]:
     """The ids of a Block with their end-of-text tokens, as the file has them, and where each piece ends."""
     if job.eot_id is None:
         return ids.astype(job.dtype, copy=False), np.cumsum(sizes)
-    after = job.eot_side == "after"
+    after, marked = job.eot_side == "after", np.array(eot, np.bool_)
     ends = np.cumsum(sizes + marked)
     places = ends[marked] - 1 if after else (ends - sizes - 1)[marked]
     tokens = np.empty(int(ends[-1]) if len(ends) else 0, job.dtype)
@@ -222,7 +221,11 @@ def _with_eot(
 
 
 def _trace(
-    block: Block, found: list[Pieces], token_ends: npt.NDArray[np.int64], places: npt.NDArray[np.uint64]
+    block: Block,
+    found: list[Pieces],
+    token_ends: npt.NDArray[np.int64],
+    closes: list[bool],
+    places: npt.NDArray[np.uint64],
 ) -> Trace:
     """All pieces of a Block in a row."""
     events: list[tuple[int, str, int]] = []
@@ -239,7 +242,7 @@ def _trace(
         files=[part.file for part, pieces in zip(block.parts, found) for _ in pieces.data],
         val=[side for pieces in found for side in pieces.val],
         begins=[flag for pieces in found for flag in pieces.begins],
-        ends=[flag for pieces in found for flag in pieces.ends],
+        ends=closes,
         passages=[pieces.passages[i] if pieces.passages else None for pieces in found for i in range(len(pieces.data))],
         events=events,
         rejects=rejects,

@@ -14,8 +14,8 @@ from shardmill.formats.files import OutputFiles
 from shardmill.formats.registry import Format
 from shardmill.inputs import InputFiles
 from shardmill.job import Job, versions
-from shardmill.journal import Left
-from shardmill.manifest import Counts, Manifest
+from shardmill.journal import Checkpoint, Left
+from shardmill.manifest import Manifest
 from shardmill.names import show
 from shardmill.reading import InputFile
 from shardmill.shelf import LocalShelf, Shelf
@@ -113,8 +113,10 @@ def _left_by(job: Job) -> Left | None:
     if left is None:
         return None
     asked, began = versions(job), left.job
-    counts = left.checkpoint.counts if left.checkpoint else Counts()
-    if not counts.replaced_characters and not counts.rejected and "choices" in began:
+    at = left.checkpoint or Checkpoint()
+    # What lies behind a limit was never judged.
+    full = at.finished or at.ended == job.spec.limit_documents or at.tokens == job.spec.limit_tokens
+    if not at.counts.replaced_characters and not at.counts.rejected and not full and "choices" in began:
         began = {**began, "choices": {**began["choices"], "on_error": job.spec.on_error}}  # has not mattered yet
     changed = _changes(LocalShelf(job.output), began, asked, job.files) + _pipes(job.files)
     if changed:

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from shardmill.block import Milled, Trace, count
+from shardmill.block import Milled, Tokens, Trace, count, runs_of
 from shardmill.job import Job
 
 
@@ -60,37 +60,31 @@ class Quota:
     def _beginning(self, milled: Milled, trace: Trace, pieces: int, tokens: int) -> Milled:
         """Counted are the bytes of the files before the one where the limit is: they do not depend on blocks."""
         spent = self._job.files.base(trace.files[pieces - 1]) - self._input_bytes
-        runs, left = [], tokens
-        for run in milled.runs:
-            if left > 0:
-                inside = run.ends <= left
-                runs.append(
-                    dataclasses.replace(run, tokens=run.tokens[:left], ends=run.ends[inside], places=run.places[inside])
-                )
-            left -= len(run.tokens)
-        if runs and (tokens < trace.token_ends[pieces - 1] or not trace.ends[pieces - 1]):  # inside a document
-            runs[-1] = dataclasses.replace(
-                runs[-1],
-                ends=np.append(runs[-1].ends, len(runs[-1].tokens)),
-                places=np.concatenate([runs[-1].places, trace.places[pieces - 1 : pieces]]),
-            )
+        written = np.concatenate([run.tokens for run in milled.runs])[:tokens]
+        last = pieces - 1
+        beginning = dataclasses.replace(
+            trace,
+            val=trace.val[:pieces],
+            token_ends=np.append(trace.token_ends[:last], tokens),
+            ends=[*trace.ends[:last], True],  # the document that is cut ends here
+            places=trace.places[:pieces],
+        )
         counts = count(trace, spent, pieces)
-        behind = self._replaced_behind(milled, trace, pieces - 1, tokens)
+        behind = self._replaced_behind(trace, last, written)
         return dataclasses.replace(
             milled,
-            runs=runs,
+            runs=runs_of(beginning, written),
             counts=dataclasses.replace(counts, replaced_characters=counts.replaced_characters - behind),
             rejects=tuple(reject for at, reject in trace.rejects if at < pieces),
         )
 
-    def _replaced_behind(self, milled: Milled, trace: Trace, piece: int, tokens: int) -> int:
+    def _replaced_behind(self, trace: Trace, piece: int, written: Tokens) -> int:
         """How many characters were replaced in the last piece, behind its last token that is written."""
         places = trace.replaced.get(piece, [])
-        if not places or tokens == trace.token_ends[piece]:
+        if not places or len(written) == trace.token_ends[piece]:
             return 0
-        first = int(trace.token_ends[piece - 1]) if piece else 0
-        written = np.concatenate([run.tokens for run in milled.runs])[first:tokens]
-        if self._job.eot_side == "before" and trace.begins[piece]:
-            written = written[1:]
-        size = len(self._job.engines.reference.decode(written.tolist()))
+        inside = written[int(trace.token_ends[piece - 1]) if piece else 0 :]
+        if self._job.eot_side == "before" and inside[0] == self._job.eot_id:
+            inside = inside[1:]
+        size = len(self._job.engines.reference.decode(inside.tolist()))
         return sum(place >= size for place in places)

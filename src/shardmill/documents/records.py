@@ -99,8 +99,7 @@ class Records:
         return str(self.place(self.numbers[piece], offset))
 
     def origins(self, found: Pieces) -> list[int]:
-        places = zip(self.numbers, found.offsets, strict=True)
-        return [self.place(number, offset).record for number, offset in places]
+        return [self.place(number, offset).record for number, offset in zip(self.numbers, found.offsets)]
 
     def _keys(self, found: Pieces, rules: TextRules) -> list[int]:
         key, where = rules.key, self.where

@@ -79,7 +79,7 @@ class Part:
 
     def checked(self, rules: TextRules) -> "Text":
         invalid = not utf8.is_valid(self.data)
-        if invalid and rules.on_error == "stop" and not rules.limited:
+        if invalid and rules.on_error == "stop" and not rules.limited and rules.wanted is None:
             raise utf8.refusal(self.path, self.offset, self.data)
         return Text(part=self, invalid=invalid)
 
@@ -189,11 +189,11 @@ def _pieces_of_passages(part: Part, rules: TextRules, is_val: Callable[[int], bo
     )
     if suspect or rules.wanted is not None:
         for i, data in enumerate(found.data):
-            if suspect and not utf8.is_valid(data):
+            if rules.wanted is not None and not rules.wanted(data[:PASSAGE_HEAD]):
+                found.blank(i, "passages_unsampled")
+            elif suspect and not utf8.is_valid(data):
                 found.reject(_reject(part, data, offsets[i]), at=i)
                 found.blank(i, "passages_rejected")
-            elif rules.wanted is not None and not rules.wanted(data[:PASSAGE_HEAD]):
-                found.blank(i, "passages_unsampled")
     return found
 
 
@@ -217,11 +217,11 @@ def _pieces_of_documents(
             found.count("documents_empty")
         elif part.open:
             found.add(text, offset, is_val(part.keys[0]), ends=False)
+        elif wanted is not None and not wanted(text[:DOCUMENT_HEAD]):
+            found.count("documents_unsampled")
         elif suspect and not utf8.is_valid(text):
             found.reject(_reject(part, text, offset))
             found.count("documents_rejected")
-        elif wanted is not None and not wanted(text[:DOCUMENT_HEAD]):
-            found.count("documents_unsampled")
         else:
             found.add(text, offset, is_val(key(text[:DOCUMENT_HEAD], place + offset)))
     return found
@@ -256,10 +256,12 @@ def _repair(pieces: Pieces, rules: TextRules) -> None:
 
 
 def _end_at_bad_byte(pieces: Pieces, part: Part, rules: TextRules) -> None:
-    """Keep what comes before text that is not UTF-8, up to an exact cut: the limit may lie there."""
+    """Raises for the first piece that is not UTF-8; in a job with a limit, keeps what comes before, up to an exact cut."""
     for i, data in enumerate(pieces.data):
         if not utf8.is_valid(data):
             error = utf8.refusal(part.path, part.offset + pieces.offsets[i], data)
+            if not rules.limited:
+                raise error
             pieces.keep(i + 1)
             pieces.data[i], pieces.ends[i] = data[: rules.cuts.nearest(data, utf8.valid_bytes(data))], False
             pieces.error = i + 1, error
@@ -287,9 +289,9 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
 def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
     at, begin = start.offset, start.begin
     reader.done_until(begin)
-    if at > begin and rules.on_error == "skip" and not rules.judging:
-        _refuse_half_a_document(reader, begin, rules)
     dropped = at > begin and rules.wanted is not None and not rules.wanted(_head(reader, begin, rules))
+    if at > begin and not dropped and rules.on_error == "skip" and not rules.judging:
+        _refuse_half_a_document(reader, begin, rules)
     reader.done_until(at)
     while True:
         before = min(BEFORE_BYTES, at - begin)
@@ -298,7 +300,10 @@ def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules
             return
         keys: tuple[int, ...] = ()
         if not ended and at == begin:
-            bad = _look_through(reader, at, rules) if rules.on_error == "skip" and not rules.judging else None
+            head = _head(reader, at, rules)
+            dropped = rules.wanted is not None and not rules.wanted(head)
+            looks = rules.on_error == "skip" and not rules.judging and not dropped
+            bad = _look_through(reader, at, rules) if looks else None
             if bad is not None:
                 part = Part(
                     file=start.file,
@@ -313,9 +318,7 @@ def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules
                 yield part
                 at = begin = part.after.offset
                 continue
-            head = _head(reader, at, rules)
             keys = (rules.key(head, base + at),)
-            dropped = rules.wanted is not None and not rules.wanted(head)
         part = Part(
             file=start.file,
             offset=at,
