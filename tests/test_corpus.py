@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import reference
 import shardmill
+from edited import rewrite
 from shardmill import Limits, Spec, prepare
 from shardmill.cli import cli
 from shardmill.errors import InputError, UsageError
@@ -81,9 +82,7 @@ def test_documents_without_an_index_or_marks_are_refused(tmp_path):
 
 def test_integers_that_cannot_hold_the_vocabulary_are_refused(tmp_path):
     folder = mill(tmp_path, val_fraction=0).folder
-    content = json.loads((folder / "manifest.json").read_text())
-    content["job"]["vocabulary_size"] = 100_277
-    (folder / "manifest.json").write_text(json.dumps(content))
+    rewrite(folder, lambda content: content["job"].update(vocabulary_size=100_277))
     with pytest.raises(InputError, match="says uint16, which ends at 65,535, and a vocabulary of 100,277"):
         shardmill.open(folder)
 

@@ -81,7 +81,7 @@ def test_m2_to_m6_j1_the_manifest_says_all_of_it(tmp_path):
     """M2, M3, M4, M5, M6, J1"""
     folder, _ = mill(tmp_path, val_fraction=0.05)
     text = (folder / "manifest.json").read_text()
-    assert text.isascii() and text.startswith('{\n "format": 1,') and text.endswith("\n")
+    assert text.isascii() and text.startswith('{\n "format": 2,\n "checksum": "') and text.endswith("\n")
     content = json.loads(text)
     assert list(content)[1:] == sorted(list(content)[1:])
     assert set(content["job"]) == {"choices", "inputs", "tokenizer_sha256", "vocabulary_size"}

@@ -1,10 +1,12 @@
 """The manifest: complete, the same for the same job, and refused when it is not ours."""
 
+import dataclasses
 import json
 
 import pytest
 
-from shardmill import Limits, Spec, manifest, prepare
+import shardmill
+from shardmill import Limits, Spec, manifest, prepare, verify
 from shardmill.errors import OutputError
 
 
@@ -36,10 +38,22 @@ def test_the_format_number_comes_first_and_an_unknown_one_is_refused(spec, tmp_p
     prepare(spec)
     file = tmp_path / "out/manifest.json"
     text = file.read_text()
-    assert text.startswith('{\n "format": 1,\n') and text.endswith("}\n")
-    file.write_text(text.replace('"format": 1', '"format": 99'))
+    assert text.startswith('{\n "format": 2,\n "checksum": "') and text.endswith("}\n")
+    file.write_text(text.replace('"format": 2', '"format": 99'))
     with pytest.raises(OutputError, match="format 99"):
         prepare(spec)
+
+
+def test_a_manifest_of_format_1_is_read_without_its_checksum(spec, tmp_path):
+    """M8"""
+    made = prepare(spec).manifest
+    file = tmp_path / "out/manifest.json"
+    content = json.loads(file.read_bytes())
+    del content["checksum"]
+    file.write_text(json.dumps({**content, "format": 1}))
+    assert manifest.read(tmp_path / "out") == dataclasses.replace(made, format=1)
+    assert prepare(spec).already_complete and verify(tmp_path / "out").ok
+    assert shardmill.open(tmp_path / "out").tokens == made.tokens
 
 
 @pytest.mark.parametrize(
@@ -66,7 +80,8 @@ def test_differences_are_told_field_by_field():
         "a: was 1, is now 2",
         "b.c: were 2, are now 1",
     ]
-    assert json.loads(manifest.dump({"x": 1})) == {"format": 1, "x": 1}
+    content = json.loads(manifest.dump({"x": 1}))
+    assert (list(content), content["format"], content["x"]) == (["format", "checksum", "x"], 2, 1)
 
 
 def test_a_job_that_fails_at_its_last_step_leaves_nothing_in_the_way_of_the_next(spec, monkeypatch):

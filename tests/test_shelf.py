@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import shardmill
+from edited import signed
 from servers import Fault, Hub, Server
 from shardmill import Limits, Spec, prepare, remote
 from shardmill.cli import cli
@@ -215,7 +216,7 @@ def test_reading_in_order_takes_few_requests_and_little_memory(tmp_path):
     manifest["files"][0] |= {"tokens": len(tokens), "bytes": tokens.nbytes}
     held = []
     with Server() as server:
-        server.files = {"/out/manifest.json": json.dumps(manifest).encode(), "/out/train.bin": tokens.tobytes()}
+        server.files = {"/out/manifest.json": signed(manifest), "/out/train.bin": tokens.tobytes()}
         server.etags["/out/train.bin"] = "1"
         train = shardmill.open(f"{server.url}/out")["train"]
         server.requests.clear()

@@ -1,7 +1,6 @@
 """Merge and convert: the same tokens in other files, exactly, or a refusal that says why."""
 
 import errno
-import json
 import os
 import shutil
 import struct
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import shardmill
+from edited import rewrite
 from shardmill import Limits, Spec, Target, prepare, storage
 from shardmill import transfer as transfers
 from shardmill.errors import InputError, OutputError, TemporaryError, UsageError
@@ -249,9 +249,8 @@ def test_a_manifest_with_other_files_is_refused(tmp_path):
     shard.unlink()
     with pytest.raises(InputError, match="no such file"):
         shardmill.open(folder)
-    content = json.loads((folder / "manifest.json").read_text())
-    content["sides"] = [{"name": "../x", "split": "train", "kind": "ends", "bytes": 0, "checksums": []}]
-    (folder / "manifest.json").write_text(json.dumps(content))
+    side = {"name": "../x", "split": "train", "kind": "ends", "bytes": 0, "checksums": []}
+    rewrite(folder, lambda content: content.update(sides=[side]))
     with pytest.raises(OutputError, match="not the name of a file"):
         shardmill.open(folder)
 

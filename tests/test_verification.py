@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import shardmill
+from edited import rewrite
 from samples import SAMPLES
 from shardmill import Limits, Spec, manifest, prepare, verify
 from shardmill.errors import UsageError
@@ -95,12 +96,6 @@ def test_damage_is_told_by_its_segment(tmp_path, monkeypatch):
     (tmp_path / "out/train.bin").write_bytes(data)
     (problem,) = verify(tmp_path / "out").problems
     assert problem.byte == 2000 and "bytes 2,000 to 3,000" in problem.what
-
-
-def rewrite(out, change):
-    content = json.loads((out / "manifest.json").read_text())
-    change(content)
-    (out / "manifest.json").write_text(json.dumps(content))
 
 
 def test_ids_beyond_the_vocabulary_are_found(out):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardmill.console import Count, Reporter, Size, cache_folder, duration, plural, print_json, say, size
-from shardmill.errors import OutputError, UsageError
+from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.spec import FORMATS, Limits
 
 if TYPE_CHECKING:
@@ -195,8 +195,9 @@ def convert(
 @click.option(
     "--documents", type=click.IntRange(0), default=1, show_default=True, help="Documents to show of each split."
 )
+@click.option("--tokenizer", metavar="NAME", help="Where the tokenizer is, if it is not one that comes with shardmill.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on standard output.")
-def inspect(source: str, documents: int, as_json: bool) -> None:
+def inspect(source: str, documents: int, tokenizer: str | None, as_json: bool) -> None:
     """Say what is in an output: tokens, documents, their lengths, the most frequent tokens; and show some.
 
     On a terminal the tokens of a document have colours in turn. OUTPUT may be an address: s3://, gs://,
@@ -205,7 +206,8 @@ def inspect(source: str, documents: int, as_json: bool) -> None:
     import shardmill
     from shardmill.inspection import printable, statistics
 
-    corpus = shardmill.open(source)
+    corpus = shardmill.open(source, tokenizer=tokenizer)
+    unknown = _why_no_text(corpus)
     found = [statistics(split) for split in corpus.splits.values()]
     assert corpus.manifest is not None
     counts = corpus.manifest.counts
@@ -229,6 +231,8 @@ def inspect(source: str, documents: int, as_json: bool) -> None:
         print(f"tokens     {corpus.tokens:,}, {counts.input_bytes / corpus.tokens:.2f} bytes of input each")
     for each in found:
         print("\n".join(_split_lines(corpus, each)))
+    if unknown:
+        say(unknown)
     for name, split in corpus.splits.items() if documents else ():
         shown = itertools.islice(split.documents(), documents) if split.knows_documents else [split[:_SHOWN_TOKENS]]
         for number, tokens in enumerate(shown):
@@ -262,24 +266,33 @@ def _split_lines(corpus: "Corpus", split: "SplitStatistics") -> list[str]:
     return lines
 
 
+def _why_no_text(corpus: "Corpus") -> str:
+    """Why tokens are shown as numbers, if they are; a tokenizer that was asked for must be the right one."""
+    try:
+        _ = corpus.reference
+    except UsageError as e:
+        if corpus.tokenizer is not None:
+            raise
+        return str(e)
+    return ""
+
+
 def _spelled(corpus: "Corpus", token: int) -> str:
-    """The text of a token; its number where the tokenizer is not known."""
-    from shardmill.errors import UsageError
+    """The text of a token; its number where it is not known."""
     from shardmill.inspection import printable
 
     try:
         return printable(corpus.decode([token]))
-    except UsageError:
+    except (UsageError, InputError):
         return str(token)
 
 
 def _show(corpus: "Corpus", tokens: Any) -> None:
-    from shardmill.errors import UsageError
     from shardmill.inspection import spell
 
     try:
         pieces = list(spell(corpus, tokens))
-    except UsageError:  # another program made them, and the tokenizer is not known
+    except (UsageError, InputError):
         pieces = [f"{token} " for token in tokens.tolist()]
     if not sys.stdout.isatty():
         print("".join(pieces))

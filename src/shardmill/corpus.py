@@ -21,7 +21,7 @@ from shardmill.names import show
 from shardmill.shelf import Shelf, ShelfFile, open_shelf
 from shardmill.storage import Origin
 from shardmill.tokens.reference import Reference, load_reference
-from shardmill.tokens.tokenizer import load
+from shardmill.tokens.tokenizer import ALIASES, ENCODINGS, load
 
 # What is read at a time: small enough to stay in a core's cache until it is hashed and written.
 CHUNK_TOKENS = 256 << 10
@@ -182,6 +182,8 @@ class Corpus:
     """None: another program made them."""
     shelf: Shelf | None = None
     """Where the files of a manifest are."""
+    tokenizer: str | None = None
+    """The one that made it, as the user names it; of a manifest, which may be a stranger's, none is opened."""
 
     def __getitem__(self, split: SplitName) -> Split:
         if split not in self.splits:
@@ -195,8 +197,16 @@ class Corpus:
     @cached_property
     def decode(self) -> Callable[[Tokens | list[int]], str]:
         """The text of some tokens; characters that are not whole become U+FFFD."""
-        reference = self.reference
-        return lambda ids: reference.decode([int(i) for i in ids]).decode("utf-8", "replace")
+        return lambda ids: self.text(ids).decode("utf-8", "replace")
+
+    def text(self, ids: Tokens | list[int]) -> bytes:
+        """The same as UTF-8, at whose ends may be parts of a character."""
+        try:
+            return self.reference.decode([int(i) for i in ids])
+        except (KeyError, OverflowError) as e:
+            raise InputError(
+                f"{show(self.folder)}: has tokens that its tokenizer does not know ({e}); look with shardmill verify"
+            ) from e
 
     @cached_property
     def sources(self) -> Sequence[str]:
@@ -211,26 +221,35 @@ class Corpus:
     @cached_property
     def reference(self) -> Reference:
         job = self.manifest.job if self.manifest is not None else {}
-        name = job.get("choices", {}).get("tokenizer")
-        if not isinstance(name, str):
+        made_with = job.get("choices", {}).get("tokenizer")
+        name = self.tokenizer if self.tokenizer is not None else made_with
+        if name is None:
             raise UsageError(f"{show(self.folder)}: which tokenizer made it is not known, so it cannot be decoded")
+        if self.tokenizer is None and ALIASES.get(name, name) not in ENCODINGS:
+            raise UsageError(
+                f"{show(self.folder)}: was made with the tokenizer {show(name)}; to see its text, say where that is with --tokenizer (in Python: shardmill.open(folder, tokenizer=...))"
+            )
         found = load(name)
-        if found.digest != job["tokenizer_sha256"]:
+        if found.digest != job.get("tokenizer_sha256", found.digest):
             raise UsageError(
                 f"tokenizer {show(name)} is not the one that made {show(self.folder)}: its SHA-256 is {found.digest}, the manifest has {show(str(job['tokenizer_sha256']))}; find the tokenizer.json it was made with"
             )
         return load_reference(found)
 
 
-def open_corpus(folder: str | Path) -> Corpus:
+def open_corpus(folder: str | Path, *, tokenizer: str | None = None) -> Corpus:
     """A complete output of shardmill, here or at an address, its files looked at: all there, and as long as they should be.
 
-    Of files on this machine the headers are compared too.
+    Of files on this machine the headers are compared too. tokenizer: what decodes the tokens; it need not be given
+    for the encodings that come with shardmill.
+
+        corpus = shardmill.open("data")
+        print(corpus.decode(corpus["train"][:100]))
     """
-    return corpus_of(open_shelf(folder))
+    return corpus_of(open_shelf(folder), tokenizer)
 
 
-def corpus_of(shelf: Shelf) -> Corpus:
+def corpus_of(shelf: Shelf, tokenizer: str | None = None) -> Corpus:
     made, folder = manifest.of(shelf), shelf.place
     if made is None:
         if shelf.size(journal.NAME) is not None:
@@ -260,6 +279,7 @@ def corpus_of(shelf: Shelf) -> Corpus:
         eot_side=made.eot_side,
         manifest=made,
         shelf=shelf,
+        tokenizer=tokenizer,
     )
 
 
@@ -282,16 +302,18 @@ def _split_of(shelf: Shelf, made: Manifest, found: Format, shape: Shape, name: S
     for shard in made.files:
         if shard.split == name:
             file = ShelfFile(shelf=shelf, name=shard.name)
-            header = found.header(shard.tokens, shape) if found.header else b""
-            if file.size != shard.bytes or shard.bytes != len(header) + shard.tokens * dtype.itemsize:
+            offset = len(found.header(0, shape)) if found.header else 0
+            fits = file.size == shard.bytes == offset + shard.tokens * dtype.itemsize
+            if not fits or shard.bytes > (found.max_shard_bytes or shard.bytes):
                 raise InputError(
                     f"{show(file.path)}: has {file.size:,} bytes, and the manifest says {shard.bytes:,} with {shard.tokens:,} tokens; it was changed or cut short since. Make it again"
                 )
-            if header and isinstance(shelf.place, Path) and file.read(0, len(header)) != header:
+            local = isinstance(shelf.place, Path)
+            if found.header and local and file.read(0, offset) != found.header(shard.tokens, shape):
                 raise InputError(
                     f"{show(file.path)}: its header is not the one that shardmill wrote; it was changed since"
                 )
-            files.append(TokenFile(file=file, offset=len(header), tokens=shard.tokens))
+            files.append(TokenFile(file=file, offset=offset, tokens=shard.tokens))
     tokens = sum(file.tokens for file in files)
     return Split(
         name=name,

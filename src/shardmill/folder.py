@@ -29,7 +29,7 @@ def refuse_to_replace_inputs(output: Path, store: Store | None, files: InputFile
         inside = f"{store.shown}/" if store is not None else ""
         if file.path.startswith(inside) and format.owns(file.path.removeprefix(inside)):
             raise _would_be_overwritten(file)
-    ours = [*_outputs(output, format), *(path for path in [output / manifest.NAME] if path.exists())]
+    ours = [path for path in (*_outputs(output, format), output / manifest.NAME) if path.exists()]
     # The same file has the same size: with a million inputs, few must be looked at again.
     alike = np.isin(files.sizes, [path.stat().st_size for path in ours]).nonzero()[0] if ours else ()
     for file in (files[int(number)] for number in alike):
@@ -79,7 +79,7 @@ def tidy(output: Path, store: Store | None, format: Format) -> None:
     """The job is complete: a kill between its last two steps leaves the journal, one elsewhere what was staged here."""
     if store is not None:
         _clear(output, format)
-    storage.remove(output / journal.NAME)
+    journal.discard(output)
 
 
 def left_behind(job: Job, *, overwrite: bool) -> Left | None:
@@ -180,13 +180,24 @@ def make_room(output: Path, store: Store | None, format: Format, *, overwrite: b
 
 
 def _clear(output: Path, format: Format) -> None:
-    there = (name.removesuffix(storage.PARTIAL) for name in LocalShelf(output).names())
-    names = sorted(_made_before(output) | {name for name in there if format.owns(name)} | set(_BESIDES))
-    for name in (manifest.NAME, manifest.RUN_NAME, journal.NAME, *names):
+    names = _replaced(output, format)
+    for name in sorted(names, key=lambda name: (name != manifest.NAME, name != journal.NAME, name)):
         storage.remove(output / name)
-        storage.remove(output / (name + storage.PARTIAL))
     for split in {name.partition("/")[0] for name in names if "/" in name}:
         storage.remove_if_empty(output / split)
+
+
+def _replaced(output: Path, format: Format) -> list[str]:
+    """What --overwrite removes: of what really is in the folder, not behind a link in it, the files of an earlier job."""
+    ours = {manifest.NAME, manifest.RUN_NAME, journal.NAME, *_BESIDES, *_made_before(output)}
+    bare = ((name, name.removesuffix(storage.PARTIAL)) for name in LocalShelf(output).names())
+    return [name for name, base in bare if base in ours or format.owns(base)]
+
+
+def replaced_bytes(output: Path, format: Format) -> int:
+    """How much space --overwrite frees."""
+    found = [(output / name).lstat() for name in _replaced(output, format)] if output.is_dir() else []
+    return sum(each.st_size for each in found if each.st_nlink == 1)
 
 
 def _clear_store(store: Store, format: Format, *, overwrite: bool) -> None:
@@ -232,5 +243,5 @@ def conclude(output: Path, store: Store | None, made: Manifest, run: dict[str, A
         storage.reached("run-written")
         manifest.write(output, made)
     storage.reached("manifest-written")
-    storage.remove(output / journal.NAME)
+    journal.discard(output)
     storage.reached("journal-removed")

@@ -12,6 +12,7 @@ from shardmill.formats.shards import Tokens
 # Frequencies are counted in this many tokens, spread evenly: enough for the share of every frequent token.
 _COUNTED_TOKENS = 32 << 20
 _LENGTH_BINS = 64
+_MOST_IDS = 1 << 22  # no vocabulary is as large; damaged tokens may be
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,7 @@ def spell(corpus: Corpus, tokens: Tokens) -> Iterator[str]:
     pending: list[int] = []
     for token in tokens.tolist():
         pending.append(token)
-        text = corpus.reference.decode(pending)
+        text = corpus.text(pending)
         try:
             shown = text.decode()
         except UnicodeDecodeError:
@@ -67,7 +68,7 @@ def spell(corpus: Corpus, tokens: Tokens) -> Iterator[str]:
         pending = []
         yield printable(shown)
     if pending:
-        yield printable(corpus.reference.decode(pending).decode("utf-8", "replace"))
+        yield printable(corpus.text(pending).decode("utf-8", "replace"))
 
 
 def printable(text: str) -> str:
@@ -81,7 +82,7 @@ def _frequencies(split: Split) -> tuple[npt.NDArray[np.int64], int]:
     counted = 0
     for start in range(0, len(split), CHUNK_TOKENS * stride):
         tokens = split.read(start, min(start + CHUNK_TOKENS, len(split)))
-        found = np.bincount(tokens)
+        found = np.bincount(tokens[tokens < _MOST_IDS])
         if len(found) > len(counts):
             counts = np.concatenate([counts, np.zeros(len(found) - len(counts), np.int64)])
         counts[: len(found)] += found

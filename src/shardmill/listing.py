@@ -15,7 +15,7 @@ import xxhash
 from shardmill import reading, storage
 from shardmill.errors import OutputError, ShardmillError
 from shardmill.inputs import InputFiles
-from shardmill.manifest import INPUTS_NAME, RUN_NAME, differences, when
+from shardmill.manifest import INPUTS_NAME, RUN_NAME, check_input, differences, load, when
 from shardmill.names import show
 from shardmill.shelf import Shelf
 
@@ -90,10 +90,23 @@ def lines_in(there: Shelf, inputs: Inputs) -> Iterator[bytes]:
         at += len(data)
         *lines, rest = (rest + data).split(b"\n")
         if len(rest) > _LONGEST_LINE:
-            raise OutputError(f"{show(there.path(name))}: is not a list of inputs that shardmill wrote")
-        yield from (line + b"\n" for line in lines)
+            raise _not_a_list(there.path(name))
+        yield from (_checked(line, there.path(name)) + b"\n" for line in lines)
     if rest:
-        yield rest
+        yield _checked(rest, there.path(name))
+
+
+def _checked(line: bytes, path: str) -> bytes:
+    """A line of the list, which may be damaged or a stranger's."""
+    try:
+        check_input(json.loads(line))
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
+        raise _not_a_list(path) from e
+    return line
+
+
+def _not_a_list(path: str) -> OutputError:
+    return OutputError(f"{show(path)}: is not a list of inputs that shardmill wrote; it was changed since")
 
 
 def in_pieces(lines: Iterator[bytes]) -> Iterator[memoryview]:
@@ -164,7 +177,7 @@ def modified_since(before: Any, files: InputFiles) -> list[str]:
 def modified(there: Shelf, files: InputFiles) -> list[str]:
     """Inputs of the complete job there that were modified since, as far as run.json knows."""
     try:
-        run = json.loads(there.whole(RUN_NAME, _LARGEST_RUN) or b"{}")
+        run = load(there.whole(RUN_NAME, _LARGEST_RUN) or b"{}", there.path(RUN_NAME))
         return modified_since(run["inputs_modified_ns"], files)
-    except (OSError, ValueError, KeyError, TypeError, OutputError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, ShardmillError):
         return []

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from shardmill import machine
 from shardmill.errors import OutputError, ShardmillError, TemporaryError
@@ -38,6 +39,7 @@ STEPS = (
     "data-synced",
     "checkpoint-written",
     "checkpoint-synced",
+    "journal-replaced",
     "files-finished",
     "files-sealed",
     "file-named",
@@ -102,9 +104,7 @@ class GrowingFile:
                 self.published = True  # an earlier run was stopped between two renames
                 self._fd = os.open(path, os.O_RDONLY | FLAGS | _NO_LINK)
             else:
-                self._fd = os.open(
-                    self._partial, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if at is None else 0) | FLAGS | _NO_LINK, 0o666
-                )
+                self._fd = _create(self._partial) if at is None else _open_ours(self._partial)
             size = os.fstat(self._fd).st_size
             if size < self.bytes or (self.published and size != self.bytes):
                 os.close(self._fd)
@@ -151,9 +151,11 @@ class GrowingFile:
     def _open_again(self) -> None:
         """A file that was closed to save its descriptor goes on."""
         if self._fd < 0:
-            path, mode = (self.path, os.O_RDONLY) if self.published else (self._partial, os.O_RDWR)
             with writing(self.path):
-                self._fd = os.open(path, mode | FLAGS | _NO_LINK)
+                if self.published:
+                    self._fd = os.open(self.path, os.O_RDONLY | FLAGS | _NO_LINK)
+                else:
+                    self._fd = _open_ours(self._partial)
                 os.lseek(self._fd, 0, os.SEEK_END)
 
     def sync(self) -> None:
@@ -221,18 +223,38 @@ class DurableLog:
 
     def __init__(self, path: Path, *, at: int | None) -> None:
         self.path = path
+        self.bytes = at or 0
         with writing(path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | FLAGS | _NO_LINK | _NO_WAIT, 0o666)
-            os.ftruncate(self._fd, at or 0)
+            self._fd = _create(path) if at is None else _open_ours(path)
+            os.ftruncate(self._fd, self.bytes)
             os.lseek(self._fd, 0, os.SEEK_END)
 
     def append(self, line: bytes) -> None:
+        """A line that fails is taken back, so that none stands behind half of one."""
+        try:
+            with writing(self.path):
+                rest = memoryview(line)
+                while rest.nbytes:
+                    rest = rest[os.write(self._fd, rest) :]
+                reached("checkpoint-written")
+                os.fsync(self._fd)
+        except (OutputError, TemporaryError):
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self.bytes)
+                os.lseek(self._fd, 0, os.SEEK_END)
+            raise
+        self.bytes += len(line)
+
+    def replace(self, lines: bytes) -> None:
+        """Begin again with these lines. A kill leaves the old ones or the new ones, whole."""
+        fresh = DurableLog(self.path.with_name(self.path.name + PARTIAL), at=None)
+        fresh.append(lines)
         with writing(self.path):
-            rest = memoryview(line)
-            while rest.nbytes:
-                rest = rest[os.write(self._fd, rest) :]
-            reached("checkpoint-written")
-            os.fsync(self._fd)
+            os.replace(fresh.path, self.path)
+        sync_folder(self.path.parent)
+        os.close(self._fd)
+        self._fd, self.bytes = fresh._fd, fresh.bytes
+        reached("journal-replaced")
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -240,22 +262,44 @@ class DurableLog:
             self._fd = -1
 
 
+def _create(path: Path) -> int:
+    """A file of our own. What had its name before, perhaps a link to something elsewhere, only loses that name."""
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS | _NO_LINK, 0o666)
+
+
+def _open_ours(path: Path, create: int = 0) -> int:
+    """A file of ours to go on with; never one that a link leads to, nor one that has a name elsewhere too."""
+    fd = os.open(path, os.O_RDWR | create | FLAGS | _NO_LINK | _NO_WAIT, 0o666)
+    found = os.fstat(fd)
+    if found.st_nlink > 1 or not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        why = "has a second name elsewhere (a hard link)" if found.st_nlink > 1 else "is not a plain file"
+        raise OutputError(
+            f"{show(path)}: {why}, and shardmill writes to nothing outside its folder; remove it, or choose another folder with -o"
+        )
+    return fd
+
+
 def open_beside(path: Path) -> int:
-    """A small file of ours to read and write, made if it is not there; never one elsewhere that a link leads to."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | FLAGS | _NO_LINK, 0o666)
+    """A small file of ours to read and write, made if it is not there."""
+    return _open_ours(path, os.O_CREAT)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Where a file of ours is in the output folder; an error where a linked subfolder leads elsewhere."""
+    path = folder / name
+    if path.parent != folder and path.parent.is_symlink():
+        raise OutputError(
+            f"{show(path.parent)}: is a link, and shardmill follows none here; remove it, or choose another folder with -o"
+        )
+    return path
 
 
 def read_small(path: Path, largest: int) -> bytes:
     """A file of ours, whole; it may come from a stranger, so it is not followed elsewhere and not read without end."""
-    try:
-        with open(os.open(path, os.O_RDONLY | FLAGS | _NO_LINK | _NO_WAIT), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OutputError(f"{show(path)}: is not a plain file; choose another folder with -o")
-            data = file.read(largest + 1)
-    except FileNotFoundError:
-        raise
-    except OSError as e:
-        raise _output_error(path, e, "read") from e
+    with _reading(path) as file:
+        data = file.read(largest + 1)
     if len(data) > largest:
         raise OutputError(
             f"{show(path)}: is too large to be a file that shardmill wrote; choose another folder with -o"
@@ -265,14 +309,20 @@ def read_small(path: Path, largest: int) -> bytes:
 
 def read_lines(path: Path, longest: int) -> Iterator[bytes]:
     """The lines of a file of ours, however many; it may come from a stranger, as for read_small."""
+    with _reading(path) as file:
+        while line := file.readline(longest + 1):
+            if len(line) > longest:
+                raise OutputError(f"{show(path)}: has lines too long to be written by shardmill; it was changed")
+            yield line
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO]:
     try:
         with open(os.open(path, os.O_RDONLY | FLAGS | _NO_LINK | _NO_WAIT), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OutputError(f"{show(path)}: is not a plain file; choose another folder with -o")
-            while line := file.readline(longest + 1):
-                if len(line) > longest:
-                    raise OutputError(f"{show(path)}: has lines too long to be written by shardmill; it was changed")
-                yield line
+            yield file
     except FileNotFoundError:
         raise
     except OSError as e:

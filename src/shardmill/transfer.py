@@ -115,9 +115,8 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
     job = _job(corpora, output, side, made_by)
     total, done = sum(corpus.tokens for corpus in corpora) * output.dtype.itemsize, 0
     with locked(target.output):
-        if (complete := _make_room(target, found, job)) is not None:
+        if (complete := _make_room(target, found, job, total)) is not None:
             return complete
-        _check_space(target.output, total)
         log = Journal(target.output, overwrites=target.overwrite)
         files = OutputFiles(target.output, {}, drop_behind=storage.worth_dropping(total))
         try:
@@ -144,15 +143,15 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
     return made
 
 
-def _check_space(output: Path, needed: int) -> None:
-    free = storage.free_bytes(output)
+def _check_space(output: Path, needed: int, freed: int) -> None:
+    free = storage.free_bytes(output) + freed
     if needed > free:
         raise OutputError(
             f"{show(output)}: the tokens take {needed:,} bytes, and {free:,} are free on this disk; free some, or choose another disk with -o"
         )
 
 
-def _make_room(target: Target, found: Format, job: dict[str, Any]) -> Manifest | None:
+def _make_room(target: Target, found: Format, job: dict[str, Any], needed: int) -> Manifest | None:
     """Remove what is to be replaced; or return the manifest, if just this was done already."""
     left, ours = None, False
     if not target.overwrite:
@@ -167,7 +166,9 @@ def _make_room(target: Target, found: Format, job: dict[str, Any]) -> Manifest |
         raise OutputError(
             f"{show(target.output)}: holds an unfinished job; finish it, pass --overwrite to replace it, or choose another folder with -o"
         )
-    folders.make_room(target.output, None, found, overwrite=target.overwrite or ours)
+    replaces = target.overwrite or ours
+    _check_space(target.output, needed, folders.replaced_bytes(target.output, found) if replaces else 0)
+    folders.make_room(target.output, None, found, overwrite=replaces)
     return None
 
 

@@ -8,6 +8,7 @@ _Comparison  takes the milled Blocks of the sources and compares them with what 
 import bisect
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +17,17 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
-from shardmill import corpus, ends, journal, listing, manifest, rejects
+from shardmill import corpus, ends, journal, listing, manifest, rejects, storage
 from shardmill.block import Milled
 from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import InputError, MismatchError, OutputError, UsageError
 from shardmill.firstpass import choose_splitter
+from shardmill.formats import registry
 from shardmill.formats.files import SEGMENT_BYTES
 from shardmill.formats.shards import SPLITS, Shard, SideFile, SplitName, Tokens
 from shardmill.job import Job, describe, make_job
 from shardmill.line import mill_blocks
-from shardmill.manifest import Manifest
+from shardmill.manifest import Counts, Manifest
 from shardmill.names import is_url, show
 from shardmill.patience import Missing
 from shardmill.quota import Quota
@@ -106,8 +108,9 @@ def verify(
     for file in listed:
         problems += _check_file(shelf, made, file, lambda read: report(done + read, total))  # noqa: B023
         done += file.bytes
-    problems += _check_counts(shelf, made)
-    problems += _check_ends(shelf) if not problems else []
+    problems += _check_counts(made)
+    problems += _check_rejects(shelf, made) + _check_ends(shelf, made) if not problems else []
+    problems += _check_others(shelf, made)
     checked = Verified(
         output=folder, problems=tuple(problems[:_MOST_PROBLEMS]), files=len(listed), bytes=total, tokens=made.tokens
     )
@@ -125,7 +128,8 @@ def _without_manifest(shelf: Shelf) -> str:
 def _check_file(shelf: Shelf, made: Manifest, file: Shard | SideFile, report: Callable[[int], None]) -> list[Problem]:
     name, size = file.name, shelf.size(file.name)
     here = shelf.place / name if isinstance(shelf.place, Path) else None
-    if size is None or (here is not None and here.is_symlink()):
+    linked = here is not None and (here.is_symlink() or (here.parent != shelf.place and here.parent.is_symlink()))
+    if size is None or linked:
         there = here is not None and here.exists()
         return [Problem(file=name, what="is not a regular file" if there else "the file is missing")]
     problems = []
@@ -185,43 +189,97 @@ def _chunks(reader: Reader, start: int, end: int) -> Iterator[tuple[bytes, int]]
         reader.done_until(at)
 
 
-def _check_counts(shelf: Shelf, made: Manifest) -> list[Problem]:
-    """What the manifest says must add up (I6), and rejects.jsonl must list what was left out."""
-    problems = []
-    counts, expected = made.counts, listing.total_bytes(made.job.get("inputs", []))
-    limited = any(made.job["choices"].get(name) for name in ("limit_documents", "limit_tokens"))
-    if expected is not None and not limited and expected != counts.input_bytes:
-        problems.append(
-            Problem(
-                file=manifest.NAME,
-                what=f"its inputs have {expected:,} bytes together, and {counts.input_bytes:,} were read",
-            )
-        )
-    listed = 0
-    if (size := shelf.size(rejects.NAME)) is not None:
-        with shelf.open(rejects.NAME) as reader:
-            listed = sum(data.count(b"\n") for data, _ in _chunks(reader, 0, size))
-    if listed != counts.documents_rejected:
-        problems.append(
-            Problem(
-                file=rejects.NAME, what=f"lists {listed:,} records, and {counts.documents_rejected:,} were rejected"
-            )
-        )
-    return problems
+def _check_counts(made: Manifest) -> list[Problem]:
+    """What the manifest says must add up (I6)."""
+    counts, expected = made.counts, listing.total_bytes(made.job["inputs"])
+    found = []
+    # Of what was merged, the choices are those of the first; any of them may have been limited.
+    less = _is_limited(made) or made.job.get("made_by") == "merge"
+    if expected is not None and (counts.input_bytes > expected if less else counts.input_bytes != expected):
+        found.append(f"its inputs have {expected:,} bytes together, and {counts.input_bytes:,} were read")
+    if counts.documents_val > _written(counts) or counts.passages_val > counts.passages:
+        found.append(f"its counts of documents and passages do not add up: {counts}")
+    return [Problem(file=manifest.NAME, what=what) for what in found]
 
 
-def _check_ends(shelf: Shelf) -> list[Problem]:
-    """Where there is an index: documents end in order, within the tokens, and the last with them."""
+def _is_limited(made: Manifest) -> bool:
+    return any(made.job["choices"].get(name) for name in ("limit_documents", "limit_tokens"))
+
+
+def _written(counts: Counts) -> int:
+    return counts.documents - counts.documents_empty - counts.documents_rejected - counts.documents_unsampled
+
+
+def _check_rejects(shelf: Shelf, made: Manifest) -> list[Problem]:
+    """rejects.jsonl must list what was left out. Older versions did not always, and handed it on to no other output."""
+    if made.format == 1:
+        return []
+    side = next((side for side in made.sides if side.kind == "rejects"), None)
+    rejected = made.counts.documents_rejected + made.counts.passages_rejected
+    try:
+        listed = 0 if side is None else _listed_rejects(shelf, side)
+    except (ValueError, TypeError, KeyError, RecursionError) as e:
+        return [Problem(file=rejects.NAME, what=f"has a line that is not a reject of shardmill ({show(str(e))})")]
+    what = f"lists {listed:,} documents, and {rejected:,} were rejected"
+    return [Problem(file=rejects.NAME, what=what)] if listed != rejected else []
+
+
+def _listed_rejects(shelf: Shelf, side: SideFile) -> int:
+    """A line is about one document, or as many records as it says."""
+    listed, rest = 0, b""
+    with shelf.open(side.name) as reader:
+        for data, _ in _chunks(reader, 0, side.bytes):
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > _CHUNK_BYTES:
+                raise ValueError("it is too long")
+            listed += sum(int(json.loads(line)["records"]) if b'"records":' in line else 1 for line in lines)
+    return listed + bool(rest)
+
+
+def _check_ends(shelf: Shelf, made: Manifest) -> list[Problem]:
+    """Where there is an index: documents end in order, within the tokens, the last with them, and are as many as were written."""
+    expected = _documents(made)
     try:
         for split in corpus.corpus_of(shelf).splits.values():
             if split.ends is not None:
                 last = max((int(some[-1]) for some in ends.chunks(split.ends) if len(some)), default=0)
+                count, wanted = ends.count_of(split.ends), expected.get(split.name)
+                what = ""
                 if last != len(split):
                     what = f"the last document ends at token {last:,}, and {split.name} has {len(split):,}"
+                elif wanted not in (None, count):
+                    what = f"has {count:,} documents, and {wanted:,} were written to {split.name}"
+                if what:
                     return [Problem(file=split.ends[-1].file.name, what=what)]
-    except (InputError, OutputError) as e:
+    except (InputError, OutputError, UsageError) as e:
         return [Problem(file=manifest.NAME, what=str(e))]
     return []
+
+
+def _documents(made: Manifest) -> dict[str, int]:
+    """How many documents each split has, where it is certain: each is in one split, and none is empty or cut off."""
+    counts, choices = made.counts, made.job["choices"]
+    mode, found = choices.get("split"), registry.FORMATS.get(choices.get("format", ""))
+    by_hash = mode == "hash" or (mode == "auto" and found is not None and not found.first_shard_is_val)
+    parted = counts.passages or counts.passages_rejected or counts.passages_unsampled
+    if made.job.get("made_by") or _is_limited(made) or not by_hash or parted or made.eot_side == "none":
+        return {}
+    return {"train": _written(counts) - counts.documents_val, "val": counts.documents_val}
+
+
+def _check_others(shelf: Shelf, made: Manifest) -> list[Problem]:
+    """Files that are no part of the result, and that a trainer which reads all files of the format would read too."""
+    form = registry.FORMATS.get(made.job["choices"].get("format", ""))
+    listed = {file.name for file in made.files} | {side.name for side in made.sides}
+    problems = []
+    for name in shelf.names() if form is not None else ():
+        bare = name.removesuffix(storage.PARTIAL)
+        if name not in listed and form is not None and (form.owns(bare) or bare in (rejects.NAME, listing.NAME)):
+            what = "is left of a job that did not end" if name != bare else "is no part of this result"
+            problems.append(
+                Problem(file=name, what=f"{what}, and a trainer may read it; remove it, or move it elsewhere")
+            )
+    return problems
 
 
 def _verify_source(

@@ -122,7 +122,7 @@ class OutputFiles:
         self._unlink(name)
 
     def _unlink(self, name: str) -> None:
-        for path in (self.folder / (name + storage.PARTIAL), self.folder / name):
+        for path in (storage.inside(self.folder, name + storage.PARTIAL), storage.inside(self.folder, name)):
             with storage.writing(path):
                 path.unlink(missing_ok=True)
 
@@ -209,7 +209,7 @@ class OutputFiles:
 
     def remove_dropped(self) -> None:
         for name in sorted(self._dropped):
-            storage.remove(self.folder / (name + storage.PARTIAL))
+            storage.remove(storage.inside(self.folder, name + storage.PARTIAL))
 
     def close(self) -> None:
         for file in self._in_folder():
