@@ -28,7 +28,7 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads, and this process forks
 
-from shardmill import cli, job, line, plan, storage
+from shardmill import cli, job, journal, line, plan, storage
 from shardmill.spec import Limits
 from shardmill.tokens import tokenizer
 
@@ -110,6 +110,7 @@ def _be_the_command(wanted, log):
 def _arrange(wanted, steps):
     """Let happen to this process what is wanted."""
     plan._GUESS_BYTES = 2000  # these inputs are small, and to be guessed at nevertheless
+    journal._MOST_BYTES = 5000  # nor do they take long enough for a journal of a mebibyte
     limits = {**_OFTEN, **wanted.get("limits", {})}
     cli.Limits = functools.partial(Limits, **limits)
     write, counts, lock = os.write, Counter(), threading.Lock()

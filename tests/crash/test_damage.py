@@ -29,6 +29,7 @@ NAMES = [
     None,
     ["a"],
 ]
+JOB = {"choices": {}, "inputs": [], "tokenizer_sha256": None, "vocabulary_size": None}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(NAMES[:12]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
@@ -73,7 +74,7 @@ def test_random_bytes_are_neither_a_journal_nor_a_manifest(tmp_path, data):
 @given(contents=st.lists(JSON, max_size=3), where=st.sampled_from(["job", "split", "checkpoint", "format", "any"]))
 def test_a_journal_of_a_stranger_is_read_or_refused(tmp_path, contents, where):
     """The checksums are right: whoever wrote it knew how."""
-    first = {"format": 1, "job": {"choices": {}}, "overwrites": False}
+    first = {"format": journal.FORMAT, "job": JOB, "overwrites": False}
     lines = [first, *({where: content} if where != "any" else content for content in contents)]
     chain, data = b"", b""
     for line in lines:
