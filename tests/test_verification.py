@@ -204,15 +204,119 @@ def test_document_ends_that_are_out_of_order_or_place_are_found(made, tmp_path):
         assert "document" in problem.what
 
 
+def skip(tmp_path, data, output="out", **choices):
+    (tmp_path / "a.txt").write_bytes(data)
+    spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / output, on_error="skip", **choices)
+    return prepare(spec, limits=LIMITS).manifest.counts
+
+
 def test_rejects_are_verified_too(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"good##\xff##good too##")
-    spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", separator="##", on_error="skip", val_fraction=0)
-    assert prepare(spec).manifest.counts.documents_rejected == 1
+    """M5"""
+    counts = skip(tmp_path, b"good##\xff##good too##\xff", separator="##", val_fraction=0)
+    assert counts.documents_rejected == 2
     assert verify(tmp_path / "out", sources=[str(tmp_path / "a.txt")]).ok
     path = tmp_path / "out/rejects.jsonl"
-    assert json.loads(path.read_text())["byte"] == 6
-    path.write_text(path.read_text().replace("6", "7"))
+    right = path.read_text()
+    assert json.loads(right.splitlines()[0])["byte"] == 6
+    path.write_text(right.replace("6", "7"))
     assert verify(tmp_path / "out").problems[0].file == "rejects.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (['{"path": "a", "records": 2, "reason": "a row group"}'], None),
+        (['{"path": "a"}', '{"path": "a", "records": 1}'], None),
+        (['{"path": "a"}'], "lists 1 documents, and 2 were rejected"),
+        (['{"path": "a", "records": 3}'], "lists 3 documents, and 2 were rejected"),
+        (['{"path": "a", "records": "x"}'], "is not a reject"),
+        (['"records":'], "is not a reject"),
+        (['[{"records": 2}]'], "is not a reject"),
+        ([], "lists 0 documents, and 2 were rejected"),
+    ],
+)
+def test_a_line_of_the_rejects_is_about_as_many_documents_as_it_says(tmp_path, lines, said):
+    """M5: one line tells of a whole row group that is damaged."""
+    skip(tmp_path, b"good##\xff##good too##\xff", separator="##", val_fraction=0)
+    path = tmp_path / "out/rejects.jsonl"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    checksums = [shardmill.verification.xxhash.xxh3_64_hexdigest(path.read_bytes())] if lines else []
+    told = {"checksums": checksums, "bytes": path.stat().st_size}
+    rewrite(tmp_path / "out", lambda content: content["sides"][0].update(told))
+    problems = verify(tmp_path / "out").problems
+    assert [said in problem.what for problem in problems] == ([True] if said else [])
+
+
+def test_rejected_passages_are_no_problem(tmp_path):
+    """verify called it one: it compared the lines with the documents alone."""
+    text = "".join(SAMPLES.values()).encode()
+    counts = skip(tmp_path, text * 3 + b"\xff" + text * 3, val_fraction=0.2, passage_bytes=2000)
+    assert counts.passages_rejected and not counts.documents_rejected
+    assert verify(tmp_path / "out").problems == ()
+
+
+def test_a_merge_of_limited_outputs_is_no_problem(tmp_path):
+    """What was not read of the second is not missing."""
+    text = b"##".join(b"Text number %d." % number for number in range(50))
+    skip(tmp_path, text, "all", separator="##", val_fraction=0)
+    skip(tmp_path, text, "some", separator="##", val_fraction=0, limit_documents=7)
+    assert verify(tmp_path / "some").problems == ()
+    shardmill.merge([tmp_path / "all", tmp_path / "some"], shardmill.Target(output=tmp_path / "both"))
+    assert verify(tmp_path / "both").problems == ()
+    rewrite(tmp_path / "both", lambda content: content["counts"].update(input_bytes=10**6))
+    assert "were read" in verify(tmp_path / "both").problems[0].what
+
+
+STRAYS = {
+    "nanogpt": ["train.bin.partial", "train.ends", "rejects.jsonl"],
+    "shards": ["train-00099.bin", "train-00000.bin.partial", "val-12345.bin"],
+    "build-nanogpt": ["edufineweb_train_000099.npy"],
+    "llmc": ["fineweb_train_000099.bin", "fineweb_val_000001.bin.partial"],
+    "olmo": ["train-00099.npy", "train.rows.partial"],
+    "mds": ["train/shard.00099.mds", "val/shard.00001.mds.partial"],
+    "litdata": ["train/chunk-0-99.bin"],
+}
+
+
+@pytest.mark.parametrize("format", STRAYS)
+def test_files_that_a_trainer_would_read_too_are_found(made, tmp_path, format):
+    """A shard of an older, longer result is trained on by everyone who reads all that matches."""
+    spec = Spec(
+        inputs=sources(made),
+        output=tmp_path / "out",
+        separator="##",
+        format=format,
+        shard_tokens=2000 if registry.get(format).sharded else None,
+        sample_tokens=100 if registry.get(format).sample_tokens else None,
+        split="hash",
+        val_fraction=0.2,
+    )
+    prepare(spec, limits=LIMITS)
+    for name in ("notes.txt", "train.bin.bak", "README.md", "tokenizer.json", "shardmill.journal.partial", "model.bin"):
+        (tmp_path / "out" / name).write_text("mine")
+    assert verify(tmp_path / "out").ok
+    for name in STRAYS[format]:
+        (tmp_path / "out" / name).write_text("stray")
+        (problem,) = verify(tmp_path / "out").problems
+        assert problem.file == name and "remove it" in problem.what
+        (tmp_path / "out" / name).unlink()
+
+
+def test_counts_that_do_not_add_up_are_found(made, tmp_path):
+    """The checksum is right: whoever wrote it was wrong."""
+    choices = {"separator": "##", "index": True, "val_fraction": 0.1}
+    prepare(Spec(inputs=sources(made), output=tmp_path / "out", **choices), limits=LIMITS)
+    for wrong, said in (
+        ({"documents_val": 10**6}, "do not add up"),
+        ({"documents_empty": 10**6}, "do not add up"),
+        ({"documents_val": 0}, "were written to train"),
+        ({"documents": 10**6}, "were written to train"),
+        ({"documents_rejected": 1}, "1 were rejected"),
+    ):
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "out", tmp_path / "copy")
+        rewrite(tmp_path / "copy", lambda content: content["counts"].update(wrong))  # noqa: B023
+        assert said in verify(tmp_path / "copy").problems[0].what
 
 
 def test_the_command_says_it_in_plain_words_and_in_json(made, out):

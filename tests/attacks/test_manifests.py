@@ -151,7 +151,7 @@ def out(made, tmp_path):
     return tmp_path / "out"
 
 
-def test_no_tokenizer_that_a_manifest_names_is_loaded(out, monkeypatch, tmp_path, gpt2_json):
+def test_no_tokenizer_that_a_manifest_names_is_loaded(out, monkeypatch, gpt2_json):
     """A hub id was asked for on the network, a file of 8 GiB read whole; now the user says where it is."""
     loaded = []
     real = corpus.load
