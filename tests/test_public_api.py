@@ -35,7 +35,7 @@ def test_the_flags_are_these():
         "verify": {"--source", "--reference", "--tokenizer", "--workers", "--max-memory", "--json", "--quiet"},
         "merge": TARGET,
         "convert": TARGET | {"--to", "--from", "--dtype", "--eot-id", "--eot"},
-        "inspect": {"--documents", "--json"},
+        "inspect": {"--documents", "--tokenizer", "--json"},
     }
 
 

@@ -280,7 +280,7 @@ STRAYS = {
 
 @pytest.mark.parametrize("format", STRAYS)
 def test_files_that_a_trainer_would_read_too_are_found(made, tmp_path, format):
-    """A shard of an older, longer result is trained on by everyone who reads all that matches."""
+    """M9: a shard of an older, longer result is trained on by everyone who reads all that matches."""
     spec = Spec(
         inputs=sources(made),
         output=tmp_path / "out",

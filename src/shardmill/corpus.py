@@ -244,7 +244,7 @@ def open_corpus(folder: str | Path, *, tokenizer: str | None = None) -> Corpus:
     for the encodings that come with shardmill.
 
         corpus = shardmill.open("data")
-        print(corpus.decode(corpus["train"][:100]))
+        text = corpus.decode(corpus["train"][:100])
     """
     return corpus_of(open_shelf(folder), tokenizer)
 

@@ -215,13 +215,12 @@ def _check_rejects(shelf: Shelf, made: Manifest) -> list[Problem]:
     if made.format == 1:
         return []
     side = next((side for side in made.sides if side.kind == "rejects"), None)
-    rejected = made.counts.documents_rejected + made.counts.passages_rejected
     try:
         listed = 0 if side is None else _listed_rejects(shelf, side)
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         return [Problem(file=rejects.NAME, what=f"has a line that is not a reject of shardmill ({show(str(e))})")]
-    what = f"lists {listed:,} documents, and {rejected:,} were rejected"
-    return [Problem(file=rejects.NAME, what=what)] if listed != rejected else []
+    what = f"lists {listed:,} documents, and {made.counts.rejected:,} were rejected"
+    return [Problem(file=rejects.NAME, what=what)] if listed != made.counts.rejected else []
 
 
 def _listed_rejects(shelf: Shelf, side: SideFile) -> int:

@@ -65,7 +65,7 @@ def write_lines(folder, lines):
     (folder / journal.NAME).write_bytes(data)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(data=st.data(), format=st.sampled_from(list(FORMATS)))
 def test_a_strangers_journal_is_refused_in_words_or_of_no_consequence(stopped, tmp_path_factory, data, format):
     place = tmp_path_factory.mktemp("resumed")

@@ -53,7 +53,17 @@ def plant(out, what):
         assert manifest.read(out).sides[0].name == "train/index.json"
         return
     state = {"bytes": 4, "keep": 0, "more": [], "tail": "0"}
-    line = {"index": 1, "position": {}, "val": False, "tokens": 1, "ended": 0, "counts": {}, "gone": [], "extra": {}}
+    line = {
+        "index": 1,
+        "position": {},
+        "val": False,
+        "has_text": False,
+        "tokens": 1,
+        "ended": 0,
+        "counts": {},
+        "gone": [],
+        "extra": {},
+    }
     files = {"train/index.json": state, "train/shard.00000.mds": state}
     lines = [journal._first_line(JOB, True), {"checkpoint": {**line, "files": files, "finished": False}}]
     chain, data = b"", b""

@@ -85,26 +85,11 @@ def test_a_journal_of_a_stranger_is_read_or_refused(tmp_path, contents, where):
     read_or_refuse(journal.read, tmp_path)
 
 
-@settings(max_examples=200)
-@given(content=st.dictionaries(st.sampled_from(["job", "counts", "eot", "files", "dtype"]), JSON))
-def test_a_manifest_of_a_stranger_is_read_or_refused(tmp_path, content):
-    whole = {"format": 1, "job": {}, "counts": {}, "eot": {"id": 1, "side": "after"}, "files": [], "dtype": "uint16"}
-    (tmp_path / manifest.NAME).write_text(json.dumps({**whole, **content}))
-    found = read_or_refuse(manifest.read, tmp_path)
-    if found is not None:
-        assert all("\x1b" not in line for line in manifest.differences(found.job, {"a": 1}))
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_names_that_lead_out_of_the_folder_are_refused(tmp_path, name):
-    file = {"name": name, "split": "train", "tokens": 1, "bytes": 2, "checksums": []}
-    made = {"format": 1, "job": {}, "counts": {}, "eot": {"id": 1, "side": "after"}, "files": [file], "dtype": "uint16"}
-    (tmp_path / manifest.NAME).write_text(json.dumps(made))
-    with pytest.raises(ShardmillError) as refused:
-        manifest.read(tmp_path)
-    assert str(refused.value).isprintable()
-    with pytest.raises(ValueError):
+def test_names_that_lead_out_of_the_folder_are_refused(name):
+    with pytest.raises(ValueError) as refused:
         manifest.check_name(name)
+    assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if isinstance(name, str)])
