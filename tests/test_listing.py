@@ -137,6 +137,17 @@ def test_verify_finds_damage_in_the_list_and_compares_with_sources_elsewhere(fol
     assert problem.file == listing.NAME and "damaged" in problem.what
 
 
+@pytest.mark.parametrize("line", [b"{", b"[]", b"7", b'{"bytes": 1}', b'{"bytes": "x", "path": "a"}', b"[" * 100_000])
+def test_a_damaged_list_is_refused_in_words(folder, line):
+    mill(folder)
+    file = folder / "out" / listing.NAME
+    file.write_bytes(file.read_bytes() + line + b"\n")
+    with pytest.raises(OutputError, match="not a list of inputs that shardmill wrote"):
+        shardmill.open(folder / "out").sources
+    with pytest.raises(OutputError, match="not a list of inputs that shardmill wrote"):
+        shardmill.convert(folder / "out", Target(output=folder / "new", format="olmo", shard_tokens=9))
+
+
 def test_provenance_leads_to_the_names(folder):
     mill(folder, index=True, provenance=True, val_fraction=0)
     corpus = shardmill.open(folder / "out")

@@ -93,3 +93,9 @@ def test_a_job_that_fails_at_its_last_step_leaves_nothing_in_the_way_of_the_next
         with pytest.raises(OSError):
             prepare(spec)
     assert prepare(spec).manifest.tokens > 0
+
+
+def test_a_time_that_no_calendar_has_is_told_nevertheless():
+    """Some file systems keep any 64-bit number; datetime ends with the year 9999."""
+    assert manifest.when(1_700_000_000_000_000_001) == "2023-11-14 22:13:20.000000001 UTC"
+    assert manifest.when(10**29) == "100000000000000000000.000000000 s after 1970"

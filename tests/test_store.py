@@ -77,7 +77,7 @@ def files(folder):
 
 
 def without_run(found):
-    assert json.loads(found["run.json"])["format"] == 1
+    assert json.loads(found["run.json"])["format"] == 2
     return {name: data for name, data in found.items() if name != "run.json"}
 
 
