@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import shardmill
@@ -253,6 +255,20 @@ def test_rejected_passages_are_no_problem(tmp_path):
     counts = skip(tmp_path, text * 3 + b"\xff" + text * 3, val_fraction=0.2, passage_bytes=2000)
     assert counts.passages_rejected and not counts.documents_rejected
     assert verify(tmp_path / "out").problems == ()
+
+
+def test_a_damaged_row_group_is_no_problem(tmp_path):
+    """M5: one line of the rejects tells of its eight rows, and of where they would have been."""
+    rows = pa.table({"text": [f"Row {number} of the miller." for number in range(24)]})
+    path = tmp_path / "a.parquet"
+    pq.write_table(rows, path, row_group_size=8, compression="zstd")
+    column = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    with open(path, "r+b") as file:
+        file.seek(column.dictionary_page_offset or column.data_page_offset)
+        file.write(bytes(40))
+    spec = Spec(inputs=[path], output=tmp_path / "out", on_error="skip", val_fraction=0.2, index=True)
+    assert prepare(spec, limits=LIMITS).manifest.counts.documents_rejected == 8
+    assert verify(tmp_path / "out", sources=[str(path)], limits=LIMITS).problems == ()
 
 
 def test_a_merge_of_limited_outputs_is_no_problem(tmp_path):
