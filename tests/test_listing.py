@@ -143,7 +143,7 @@ def test_a_damaged_list_is_refused_in_words(folder, line):
     file = folder / "out" / listing.NAME
     file.write_bytes(file.read_bytes() + line + b"\n")
     with pytest.raises(OutputError, match="not a list of inputs that shardmill wrote"):
-        shardmill.open(folder / "out").sources
+        list(shardmill.open(folder / "out").sources)
     with pytest.raises(OutputError, match="not a list of inputs that shardmill wrote"):
         shardmill.convert(folder / "out", Target(output=folder / "new", format="olmo", shard_tokens=9))
 
