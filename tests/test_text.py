@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import samples
 from given_texts import load_once, texts
 from shardmill import plan
-from shardmill.documents import text
+from shardmill.documents import text, utf8
 from shardmill.documents.pieces import BEGINNING
 from shardmill.documents.text import (
     BOM,
@@ -21,7 +21,6 @@ from shardmill.documents.text import (
     keys_and_count,
     pieces_of,
     read_parts,
-    refuse_other_encodings,
 )
 from shardmill.errors import InputError
 from shardmill.inputs import InputFiles
@@ -150,7 +149,7 @@ def test_other_encodings_are_refused_by_name(path, encoding):
 @pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE])
 def test_a_mark_alone_is_enough_to_refuse(mark):
     with pytest.raises(InputError, match="only UTF-8 is read"):
-        refuse_other_encodings("text.txt", mark)
+        utf8.refuse_other_encodings("text.txt", mark)
 
 
 def test_nul_bytes_are_text(path):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.backlog import IN_MEMORY
-from shardmill.documents import columns, detect, jsonl, passages, tables, text, warc
+from shardmill.documents import columns, detect, jsonl, passages, tables, text, utf8, warc
 from shardmill.documents.compression import Decompressed
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Place
@@ -320,7 +320,7 @@ def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
     _refuse_changed(file, found.st_size, found.st_mtime_ns)
     if not detect.is_plain(data):
         return None
-    text.refuse_other_encodings(file.path, data[: detect.HEAD_BYTES])
+    utf8.refuse_other_encodings(file.path, data[: detect.HEAD_BYTES])
     mark = len(BOM) if data.startswith(BOM) else 0
     documents = 1 if rules.separator is None else data.count(rules.separator) + 1
     if len(data) == mark or documents > MAX_RECORDS:

@@ -173,7 +173,7 @@ def _scan(
     checksum, largest = xxhash.xxh3_64(), -1
     for data, at in _chunks(reader, start, end):
         checksum.update(data)
-        skipped = header if at == start else 0
+        skipped = min(len(data), max(0, start + header - at))  # a header may be longer than a chunk
         whole = len(data) - (len(data) - skipped) % dtype.itemsize
         if whole > skipped:
             largest = max(largest, int(np.frombuffer(data[skipped:whole], dtype).max()))

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.documents import fastlines, jsonscan, text, utf8
+from shardmill.documents import fastlines, jsonscan, utf8
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, Records, ValuePart, long_parts
 from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, block_bytes, growing, weight
@@ -91,7 +91,7 @@ def read_parts(
 ) -> Iterator[LinesPart | ValuePart | Counted]:
     """All lines of one file in order, from start on."""
     head = reader.read(0, _HEAD_BYTES)
-    text.refuse_other_encodings(reader.path, head)
+    utf8.refuse_other_encodings(reader.path, head)
     newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
     at, line = start.offset, start.record
     if at == 0 and head.startswith(BOM):

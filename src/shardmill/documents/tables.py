@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardmill.documents import text
+from shardmill.documents import utf8
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, Records, ValuePart, long_parts
@@ -80,7 +80,7 @@ def read_parts(
     """All rows of one file in order, from start on; the header is read first in any case."""
     csv.field_size_limit(_LONGEST_FIELD)  # our own limit is on the row
     head = reader.read(0, 64 << 10)
-    text.refuse_other_encodings(reader.path, head)
+    utf8.refuse_other_encodings(reader.path, head)
     mark = head.startswith(BOM)
     newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
     lines = _Lines(reader, len(BOM) if mark else 0, 0, newline, _LONGEST_HEADER)

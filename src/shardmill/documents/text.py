@@ -28,7 +28,7 @@ from shardmill.documents.rules import (
     growing,
     weight,
 )
-from shardmill.errors import ContentError, InputError
+from shardmill.errors import InputError
 from shardmill.names import show
 from shardmill.reading import Reader
 from shardmill.rejects import Reject
@@ -119,7 +119,7 @@ def read_parts(
 ) -> Iterator[Part]:
     """The Parts of one file, or of one value, from start on; it begins at byte base of the job. Consecutive and complete."""
     head = b"" if is_value else reader.read(0, 4 << 10)
-    refuse_other_encodings(reader.path, head)
+    utf8.refuse_other_encodings(reader.path, head)
     mark = start.offset == 0 and head.startswith(BOM)
     if mark:
         start = Position(file=start.file, offset=len(BOM), begin=len(BOM))
@@ -266,24 +266,6 @@ def _end_at_bad_byte(pieces: Pieces, part: Part, rules: TextRules) -> None:
             pieces.data[i], pieces.ends[i] = data[: rules.cuts.nearest(data, utf8.valid_bytes(data))], False
             pieces.error = i + 1, error
             return
-
-
-def refuse_other_encodings(path: str, head: bytes) -> None:
-    """UTF-16 and UTF-32 are named as such; as bytes they would be nonsense, and mostly valid UTF-8."""
-    encoding = None
-    if head.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
-        encoding = "UTF-32"
-    elif head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        encoding = "UTF-16"
-    elif len(head) >= 64:
-        # Every other byte is zero: UTF-16 of a Western text without its mark. Scattered NULs are text.
-        even, odd = head[0::2].count(0) / len(head[0::2]), head[1::2].count(0) / len(head[1::2])
-        if max(even, odd) > 0.8 and min(even, odd) < 0.05:
-            encoding = "UTF-16LE" if odd > even else "UTF-16BE"
-    if encoding:
-        raise ContentError(
-            f"{show(path)}: this is {encoding} text, and only UTF-8 is read; convert it first: iconv -f {encoding} -t UTF-8 {show(path)} > utf8.txt"
-        )
 
 
 def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 
-from shardmill.errors import InputError
+from shardmill.errors import ContentError, InputError
 from shardmill.names import show
 
 _SMALL = 16 << 10  # below, building the Arrow array costs more than decoding
@@ -25,6 +25,24 @@ def is_valid(data: bytes) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def refuse_other_encodings(path: str, head: bytes) -> None:
+    """UTF-16 and UTF-32 are named as such; as bytes they would be nonsense, and mostly valid UTF-8."""
+    encoding = None
+    if head.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
+        encoding = "UTF-32"
+    elif head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "UTF-16"
+    elif len(head) >= 64:
+        # Every other byte is zero: UTF-16 of a Western text without its mark. Scattered NULs are text.
+        even, odd = head[0::2].count(0) / len(head[0::2]), head[1::2].count(0) / len(head[1::2])
+        if max(even, odd) > 0.8 and min(even, odd) < 0.05:
+            encoding = "UTF-16LE" if odd > even else "UTF-16BE"
+    if encoding:
+        raise ContentError(
+            f"{show(path)}: this is {encoding} text, and only UTF-8 is read; convert it first: iconv -f {encoding} -t UTF-8 {show(path)} > utf8.txt"
+        )
 
 
 def replaced(data: bytes) -> tuple[bytes, int]:
