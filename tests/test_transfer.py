@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 import shardmill
-from shardmill import Limits, Spec, Target, marks, prepare, storage
+from given_texts import load_once
+from shardmill import Limits, Spec, Target, job, marks, prepare, storage
 from shardmill import transfer as transfers
 from shardmill.cli import cli
 from shardmill.errors import InputError, OutputError, TemporaryError, UsageError
@@ -37,6 +38,13 @@ def mill(root, name, documents=DOCUMENTS, **choices):
     spec = Spec(inputs=[root / "a.txt"], output=root / name, separator="##", **{"val_fraction": 0.05, **choices})
     prepare(spec, limits=LIMITS)
     return root / name
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _loaded_once():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "load", load_once)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -120,10 +120,10 @@ def _from_index(corpus: Corpus, split: Split, first_input: int) -> Iterator[tupl
 
 
 def rows_files(corpus: Corpus, name: SplitName) -> tuple[RowsFile, ...]:
-    """OLMo's rows tell both, unless an index of ours does."""
+    """OLMo's rows tell where documents end and came from, unless an index of ours tells both."""
     sides = {side.name: side for side in corpus.manifest.sides} if corpus.manifest else {}
     split, base, found = corpus.splits[name], 0, []
-    for file in split.files if split.ends is None else ():
+    for file in split.files if places_file(corpus, name) is None else ():
         rows = file.file.name.removesuffix(".npy") + ".csv.gz"
         if rows in sides:
             found.append(
@@ -159,8 +159,6 @@ def shift_of(corpus: Corpus, split: Split, side: str) -> int:
     """Where every document has its mark, moving all marks to the other side moves all tokens by one; 0: not so."""
     if "none" in (side, corpus.eot_side) or not len(split) or cuts_of(corpus, split.name):
         return 0
-    if corpus.manifest is not None and corpus.manifest.counts.passages:
-        return 0  # running text that was parted: a document has its mark in one split only
     if corpus.manifest is None and split.ends is not None:
         return 0
     marked = split[-1 if corpus.eot_side == "after" else 0] == corpus.eot_id
@@ -201,15 +199,14 @@ class Window:
 class Mover:
     """Takes end-of-text tokens from one side of each document and puts them at the other, or at none.
 
-    A first shard that is val ends, and the next begins, in the middle of a document: there is none to put.
+    Where a stream was cut into val and train, one ends and the other begins inside a document: there is none to put.
     """
 
     def __init__(self, corpus: Corpus, split: Split, side: str) -> None:
         assert corpus.eot_id is not None
         self._eot, self._from, self._to = corpus.eot_id, corpus.eot_side, side
-        self._begins = not (split.name == "train" and straddles(corpus))
-        self._stays_open = split.name == "val" and straddles(corpus)
-        self._fresh = self._begins
+        cuts = cuts_of(corpus, split.name)
+        self._fresh, self._stays_open = 0 not in cuts, len(split) in cuts
 
     def __call__(self, tokens: Tokens, ends: Positions, *, last: bool) -> tuple[Tokens, Positions]:
         starts = np.unique(ends[ends < len(tokens)])
@@ -231,28 +228,29 @@ class Mover:
         return out, kept_before[ends] + put_before
 
 
-def straddles(corpus: Corpus) -> bool:
-    """Whether val and train are one stream that was cut inside a document."""
-    if {"train", "val"} - corpus.splits.keys() or not is_one_stream(corpus):
-        return False
-    if corpus.eot_side == "before":
-        return corpus["train"][0] != corpus.eot_id
-    return corpus["val"][-1] != corpus.eot_id
-
-
 def cuts_of(corpus: Corpus, name: SplitName) -> tuple[int, ...]:
     """Where a split begins or ends inside a document, or a source of it did that was merged into it."""
-    if straddles(corpus):
-        return (0,) if name == "train" else (len(corpus["val"]),)
-    return corpus.splits[name].cuts if name in corpus.splits else ()
+    order = stream_order(corpus)
+    if order is None or order[0] not in corpus.splits or order[1] not in corpus.splits:
+        return corpus.splits[name].cuts if name in corpus.splits else ()
+    first, then = (corpus.splits[each] for each in order)
+    whole = then[0] == corpus.eot_id if corpus.eot_side == "before" else first[-1] == corpus.eot_id
+    return () if whole else (0,) if name == then.name else (len(first),)
 
 
-def is_one_stream(corpus: Corpus) -> bool:
-    """Whether val is the first shard of what train goes on with. convert keeps that, and says so; merge does not."""
+def stream_order(corpus: Corpus) -> tuple[SplitName, SplitName] | None:
+    """The splits in the order of the text, if one goes on where the other ends. convert keeps that, merge does not."""
+    val_first: tuple[SplitName, SplitName] = ("val", "train")
     if corpus.manifest is None:
-        return corpus.format.first_shard_is_val
+        return val_first if corpus.format.first_shard_is_val else None
     job = corpus.manifest.job
-    chosen = job.get("choices", {}).get("split")
-    if "made_by" in job:
-        return bool(chosen == "first-shard" and job["made_by"] == "convert")
-    return chosen == "first-shard" or (chosen == "auto" and corpus.format.first_shard_is_val)
+    match job.get("choices", {}).get("split"), job.get("made_by"):
+        case _, "merge":
+            return None
+        case ("first-shard" | "head"), _:
+            return val_first
+        case "tail", _:
+            return ("train", "val")
+        case "auto", None:
+            return val_first if corpus.format.first_shard_is_val else None
+    return None

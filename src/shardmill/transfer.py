@@ -24,7 +24,7 @@ from shardmill.inputs import InputFiles, Strings
 from shardmill.journal import Journal
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
-from shardmill.marks import cuts_of, everything, is_one_stream, places_file, rows_files
+from shardmill.marks import cuts_of, everything, places_file, rows_files, stream_order
 from shardmill.names import is_url, show
 from shardmill.reading import ahead
 from shardmill.spec import Dtype
@@ -250,10 +250,14 @@ def _refuse_what_is_not_known(corpus: Corpus, output: Output, side: str) -> None
         raise UsageError(
             f"{show(corpus.folder)}: was merged of outputs that were cut inside a document, where their first shard ends, and end-of-text tokens are to be moved from {corpus.eot_side} to {side}; convert those outputs first and merge the results, or keep the tokens where they are with --eot {corpus.eot_side}"
         )
+    parted = len(corpus.splits) > 1 and corpus.manifest is not None and bool(corpus.manifest.counts.passages)
+    if parted and moves and side != "none":
+        raise UsageError(
+            f"{show(corpus.folder)}: holds running text that was parted between train and val, and which of them has the {'end' if side == 'after' else 'beginning'} of a document is not known, so its end-of-text token cannot be moved from {corpus.eot_side} to {side}; keep it with --eot {corpus.eot_side}, or make it again in that format"
+        )
     if not (moves or output.format.needs_ends or output.index):
         return
     why = "end-of-text tokens are to be moved" if moves else f"--format {output.format.name} needs them"
-    parted = len(corpus.splits) > 1 and corpus.manifest is not None and bool(corpus.manifest.counts.passages)
     for split in corpus.splits.values():
         if rows_files(corpus, split.name) or split.ends is not None:
             continue
@@ -320,10 +324,11 @@ def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict
         "provenance": output.index and output.provenance,
         "eot": side,
     }
-    if made_by == "convert" and is_one_stream(corpora[0]):
+    in_order = choices.get("split") in ("first-shard", "head", "tail")
+    if made_by == "convert" and not in_order and stream_order(corpora[0]) is not None:
         choices["split"] = "first-shard"
-    elif choices.get("split") == "first-shard":
-        choices["split"] = "auto"  # each source had one, all of them together have not
+    elif made_by == "merge" and in_order:
+        choices["split"] = "auto"  # val is the beginning or end of each source, not of all together
     cuts = _cuts(corpora) if made_by == "merge" else job.get("cuts")
     return {
         **{name: value for name, value in job.items() if name != "cuts"},
