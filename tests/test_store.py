@@ -20,6 +20,7 @@ from shardmill.cli import cli
 from shardmill.errors import OutputError, TemporaryError, UsageError
 from shardmill.formats.registry import FORMATS as ALL
 from shardmill.formats.registry import get
+from shardmill.shelf import RemoteShelf
 from shardmill.store import Store
 
 DOCUMENTS = [f"Document {i} tells of the mill and {i * 7919} sacks.\n" * (i % 5 + 1) for i in range(240)]
@@ -103,16 +104,19 @@ def test_a_store_gets_the_bytes_that_a_folder_gets(text, tmp_path, bucket, name)
     assert mill(text, result.output, tmp_path, format=name, **FORMATS[name]).already_complete
 
 
-def test_google_cloud_storage_gets_them_too(text, tmp_path, gcs_server, monkeypatch):
+@pytest.mark.parametrize("name", ["shards", "mds"])
+def test_google_cloud_storage_gets_them_too(text, tmp_path, gcs_server, monkeypatch, name):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_server)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    mill(text, tmp_path / "out", tmp_path, format="shards", **FORMATS["shards"])
-    mill(text, "gs://mill/stored", tmp_path, format="shards", **FORMATS["shards"])
-    near, there = shardmill.open(tmp_path / "out"), shardmill.open("gs://mill/stored")
+    url = f"gs://mill/stored-{name}"
+    mill(text, tmp_path / "out", tmp_path, format=name, **FORMATS[name])
+    mill(text, url, tmp_path, format=name, **FORMATS[name])
+    near, there = shardmill.open(tmp_path / "out"), shardmill.open(url)
     assert there.manifest == near.manifest and there["train"][:].tolist() == near["train"][:].tolist()
-    assert shardmill.verify("gs://mill/stored").ok
-    mill(text, "gs://mill/stored", tmp_path, overwrite=True, format="nanogpt")
-    assert shardmill.verify("gs://mill/stored").ok and len(shardmill.open("gs://mill/stored")["train"].files) == 1
+    assert shardmill.verify(url).ok and not list((tmp_path / "staging").iterdir())
+    mill(text, url, tmp_path, overwrite=True, format="nanogpt")
+    assert shardmill.verify(url).ok and len(shardmill.open(url)["train"].files) == 1
+    assert set(RemoteShelf(url, 10.0).names()) == {"train.bin", "val.bin", "manifest.json", "run.json"}
 
 
 @pytest.mark.parametrize(("name", "limit"), [("shards", 5000), ("mds", 11_000), ("llmc", 12_000)])
