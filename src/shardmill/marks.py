@@ -247,7 +247,7 @@ def stream_order(corpus: Corpus) -> tuple[SplitName, SplitName] | None:
     match job.get("choices", {}).get("split"), job.get("made_by"):
         case _, "merge":
             return None
-        case ("first-shard" | "head"), _:
+        case (("first-shard" | "head"), _):
             return val_first
         case "tail", _:
             return ("train", "val")

@@ -13,7 +13,7 @@ import xxhash
 from shardmill import folder as folders
 from shardmill import journal, listing, machine, manifest, rejects, storage
 from shardmill.corpus import Corpus, open_corpus
-from shardmill.errors import OutputError, UsageError
+from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.foreign import Claims, check_claims, open_foreign
 from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles, Syncing
@@ -27,6 +27,7 @@ from shardmill.manifest import Counts, Manifest
 from shardmill.marks import cuts_of, everything, places_file, rows_files, stream_order
 from shardmill.names import is_url, show
 from shardmill.reading import ahead
+from shardmill.shelf import ShelfFile
 from shardmill.spec import Dtype
 
 _REJECTS_BYTES = 1 << 20
@@ -299,11 +300,16 @@ def _list_inputs(corpora: list[Corpus], files: OutputFiles) -> None:
 def _list_rejects(corpora: list[Corpus], files: OutputFiles) -> None:
     """What was left out of the sources is left out of the result: one list after the other."""
     for corpus in corpora:
-        for side in corpus.manifest.sides if corpus.manifest else ():
-            assert corpus.shelf is not None
-            for at in range(0, side.bytes if side.kind == "rejects" else 0, _REJECTS_BYTES):
-                data = corpus.shelf.read(side.name, at, min(_REJECTS_BYTES, side.bytes - at))
-                files.append(rejects.NAME, memoryview(data))
+        listed = (
+            next((side for side in corpus.manifest.sides if side.kind == "rejects"), None) if corpus.manifest else None
+        )
+        if listed is None or corpus.shelf is None:
+            continue
+        file = ShelfFile(shelf=corpus.shelf, name=listed.name)
+        if file.size != listed.bytes:
+            raise InputError(f"{show(file.path)}: has {file.size:,} bytes, and the manifest says {listed.bytes:,}")
+        for at in range(0, listed.bytes, _REJECTS_BYTES):
+            files.append(rejects.NAME, memoryview(file.read(at, min(_REJECTS_BYTES, listed.bytes - at))))
 
 
 def _input_lines(corpora: list[Corpus]) -> Iterator[bytes]:

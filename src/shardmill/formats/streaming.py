@@ -116,6 +116,8 @@ class SampleFile:
         return self.file.path
 
     def read(self, first: int, count: int, dtype: TokenType) -> Tokens:
+        if not count:
+            return np.empty(0, dtype)
         places = _places(self.file, self.samples)
         counts = _counts(self.file, places, dtype.itemsize)
         starts = np.cumsum(counts) - counts
