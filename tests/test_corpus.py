@@ -119,7 +119,7 @@ def test_inspect_tells_all_of_it_as_json_and_for_people(tmp_path):
 def test_inspect_shows_numbers_where_the_tokenizer_is_not_known(tmp_path):
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "train.bin").write_bytes(np.arange(10, dtype="<u2").tobytes())
-    arguments = ["convert", str(tmp_path / "others"), "--from", "nanogpt", "--dtype", "uint16", "--to", "shards"]
+    arguments = ["convert", str(tmp_path / "others"), "--from", "nanogpt", "--from-dtype", "uint16", "--to", "shards"]
     done = CliRunner().invoke(cli, [*arguments, "--shard-tokens", "4", "-o", str(tmp_path / "new")])
     assert done.exit_code == 0, done.output
     assert "0 1 2 3 4 5 6 7 8 9" in CliRunner().invoke(cli, ["inspect", str(tmp_path / "new")]).stdout

@@ -33,6 +33,18 @@ def test_a_small_input_is_counted_exactly(tmp_path):
     assert told.output_bytes.middle == sum(file.bytes for file in made.files)
 
 
+@pytest.mark.parametrize("format", ["mds", "llmc"])
+def test_headers_take_room_too(tmp_path, format):
+    """Those of mds take twice as much as the tokens, if a sample is one token."""
+    write_corpus(tmp_path / "a.txt", 50)
+    sample = {"sample_tokens": 1} if format != "llmc" else {}
+    choices = {"format": format, "shard_tokens": 500, "split": "hash", "val_fraction": 0, **sample}
+    spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", separator="\\n\\n\\n", **choices)
+    told, made = estimate(spec), prepare(spec).manifest
+    written = sum(file.bytes for file in made.files)
+    assert written > 1.02 * made.tokens * 2 and abs(told.output_bytes.middle - written) < 0.02 * written
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_interval_holds_the_truth_for_a_larger_input(tmp_path, seed):
     write_corpus(tmp_path / "a.txt", 6000, seed)

@@ -34,7 +34,7 @@ def test_the_flags_are_these():
         "estimate": COMMON,
         "verify": {"--source", "--reference", "--tokenizer", "--workers", "--max-memory", "--json", "--quiet"},
         "merge": TARGET,
-        "convert": TARGET | {"--to", "--from", "--dtype", "--eot-id", "--eot"},
+        "convert": TARGET | {"--to", "--from", "--from-dtype", "--dtype", "--eot-id", "--eot"},
         "inspect": {"--documents", "--tokenizer", "--json"},
     }
 

@@ -8,7 +8,7 @@ import pytest
 
 import reference
 import shardmill
-from shardmill import Limits, Spec, Target, prepare
+from shardmill import Limits, Spec, Target, marks, prepare
 from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.foreign import Claims
 from shardmill.formats import registry
@@ -230,7 +230,10 @@ def test_mds_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
     index = json.loads((folder / "train/index.json").read_text())
     (first, *rest) = index["shards"]
     for change, reason in (
-        ({"column_encodings": ["ndarray:int32"]}, "what can be read has only tokens"),
+        ({"column_encodings": ["ndarray:float32"]}, "what can be read has only tokens"),
+        ({"column_encodings": ["ndarray:uint16"]}, "a sample at byte .* is not one row of 2 tokens"),
+        ({"column_encodings": ["ndarray:int32"], "samples": 7}, "does not say where 7 samples are"),
+        ({"column_encodings": ["ndarray:int64"]}, "sample 0 has 10 bytes, which is no row of tokens of 8 bytes"),
         ({"compression": "zstd"}, "compression zstd"),
         ({"raw_data": {**first["raw_data"], "bytes": 7}}, "index.json says 7"),
         ({"raw_data": {**first["raw_data"], "basename": "gone.mds"}}, "no such file"),
@@ -238,3 +241,52 @@ def test_mds_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
         (folder / "train/index.json").write_text(json.dumps({**index, "shards": [{**first, **change}, *rest]}))
         with pytest.raises(InputError, match=reason):
             shardmill.convert(folder, Target(output=tmp_path / "new", format="nanogpt"))
+
+
+def mds_of_samples(folder, samples, dtype):
+    """As mosaicml-streaming writes `ndarray:DTYPE`: each sample with its size, axes and length before its tokens."""
+    folder.mkdir(parents=True)
+    encoded = []
+    for tokens in samples:
+        width = 1 if len(tokens) < 1 << 8 else 2 if len(tokens) < 1 << 16 else 4
+        axes = struct.pack("<B", 1 << 2 | width.bit_length() - 1) + len(tokens).to_bytes(width, "little")
+        body = axes + np.array(tokens, dtype).tobytes()
+        encoded.append(struct.pack("<I", len(body)) + body)
+    config = {"column_names": ["tokens"], "column_encodings": [f"ndarray:{dtype}"], "column_sizes": [None]}
+    config |= {"compression": None, "format": "mds", "hashes": [], "size_limit": 1 << 26, "version": 2}
+    text = json.dumps(config, sort_keys=True).encode()
+    places = np.cumsum([4 * (2 + len(samples)) + len(text), *map(len, encoded)]).astype("<u4").tobytes()
+    data = struct.pack("<I", len(samples)) + places + text + b"".join(encoded)
+    (folder / "shard.00000.mds").write_bytes(data)
+    raw = {"basename": "shard.00000.mds", "bytes": len(data), "hashes": {}}
+    shard = {**config, "raw_data": raw, "samples": len(samples), "zip_data": None}
+    (folder / "index.json").write_text(json.dumps({"shards": [shard], "version": 2}))
+
+
+@pytest.mark.parametrize("lengths", [[2048] * 5, [1, 255, 256, 70_000, 3, 65_535, 65_536, 9]])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint16"])
+def test_what_llm_foundry_writes_is_read(tmp_path, monkeypatch, dtype, lengths):
+    """T5: it gives no shape, so each sample has its own."""
+    monkeypatch.setattr(marks, "_CHUNK_TOKENS", 1001)
+    chance = np.random.default_rng(7)
+    samples = [chance.integers(0, 50257, length).tolist() for length in lengths]
+    mds_of_samples(tmp_path / "mds/train", samples, dtype)
+    mds_of_samples(tmp_path / "mds/val", samples[:2], dtype)
+    made = shardmill.convert(tmp_path / "mds", Target(output=tmp_path / "new", format="nanogpt", dtype="uint16"))
+    new = shardmill.open(tmp_path / "new")
+    assert made.dtype == "uint16" and shardmill.verify(tmp_path / "new").ok
+    assert new["train"][:].tolist() == [token for sample in samples for token in sample]
+    assert new["val"][:].tolist() == [*samples[0], *samples[1]]
+
+
+def test_samples_of_more_than_one_axis_and_negative_ids_are_refused(tmp_path):
+    target = Target(output=tmp_path / "new", format="nanogpt")
+    mds_of_samples(tmp_path / "padded", [[1, 2, -100, 4]], "int32")
+    with pytest.raises(InputError, match=r"token 2 of train is 4,294,967,196 \(-100 as a signed integer\)"):
+        shardmill.convert(tmp_path / "padded", target)
+    mds_of_samples(tmp_path / "square", [[1, 2, 3, 4]] * 3, "int32")
+    shard = tmp_path / "square/shard.00000.mds"
+    shard.write_bytes(shard.read_bytes().replace(b"\x12\0\0\0\x04\x04", b"\x12\0\0\0\x08\x02"))
+    with pytest.raises(InputError, match="more than one axis"):
+        shardmill.convert(tmp_path / "square", target)
+    assert not (tmp_path / "new").exists()

@@ -1,6 +1,8 @@
 """Merge and convert: the same tokens in other files, exactly, or a refusal that says why."""
 
 import errno
+import gzip
+import json
 import os
 import shutil
 import struct
@@ -9,11 +11,14 @@ import sys
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import shardmill
 from edited import rewrite
-from shardmill import Limits, Spec, Target, prepare, storage
+from given_texts import load_once
+from shardmill import Limits, Spec, Target, job, marks, prepare, storage
 from shardmill import transfer as transfers
+from shardmill.cli import cli
 from shardmill.errors import InputError, OutputError, TemporaryError, UsageError
 from shardmill.foreign import Claims
 from shardmill.formats import files, registry
@@ -36,6 +41,13 @@ def mill(root, name, documents=DOCUMENTS, **choices):
     return root / name
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _loaded_once():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "load", load_once)
+        yield
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """The same text in every format, split by hash."""
@@ -55,7 +67,7 @@ def contents(folder):
 @pytest.mark.parametrize("source", ["nanogpt", "build-nanogpt", "megatron", "olmo", "mds", "litdata"])
 def test_what_is_converted_is_what_prepare_would_have_written(made, tmp_path, monkeypatch, source, to):
     """T1: the end-of-text tokens change sides too, whatever is read at a time."""
-    monkeypatch.setattr(transfers, "_CHUNK_TOKENS", 101)
+    monkeypatch.setattr(marks, "_CHUNK_TOKENS", 101)
     manifest = shardmill.convert(made[source], Target(output=tmp_path / "new", format=to, **SHARDS[to]))
     assert contents(tmp_path / "new") == contents(made[to])
     assert manifest.files == shardmill.open(made[to]).manifest.files
@@ -126,7 +138,7 @@ def test_files_share_what_they_can_and_the_rest_is_written(made, tmp_path, monke
         os.pwrite(target, os.pread(source, length, offset), at)
         shared.append(length)
 
-    monkeypatch.setattr(transfers, "_CHUNK_TOKENS", 102)
+    monkeypatch.setattr(marks, "_CHUNK_TOKENS", 102)
     monkeypatch.setattr(storage, "_SHARED_BYTES", 4)
     monkeypatch.setattr(storage.fcntl, "ioctl", clone)
     shardmill.convert(made["megatron"], Target(output=tmp_path / "new", format=to, **SHARDS[to]))
@@ -264,7 +276,7 @@ def test_not_waiting_for_the_disk_writes_the_same(made, tmp_path, name):
 
 @pytest.mark.parametrize("call", ["fdatasync", "fsync"])
 def test_an_error_of_the_disk_beside_the_copying_is_not_lost(made, tmp_path, monkeypatch, call):
-    monkeypatch.setattr(transfers, "_CHUNK_TOKENS", 101)
+    monkeypatch.setattr(marks, "_CHUNK_TOKENS", 101)
     monkeypatch.setattr(files, "_SYNC_BYTES", 1)
     failed = []
 
@@ -303,3 +315,212 @@ def test_what_a_killed_merge_left_is_replaced_by_the_next(made, tmp_path):
         with pytest.raises(OutputError, match="result of another job"):
             shardmill.convert(made["llmc"], Target(output=new, format="megatron"))
         shutil.rmtree(new)
+
+
+def litdata_of(folder, tokens, dtype="<i4"):
+    folder.mkdir(parents=True)
+    data = struct.pack("<3I", 1, 12, 12 + 4 * len(tokens)) + np.array(tokens, dtype).tobytes()
+    (folder / "chunk-0-0.bin").write_bytes(data)
+    chunk = {"chunk_bytes": len(data), "chunk_size": 1, "dim": len(tokens), "filename": "chunk-0-0.bin"}
+    config = {"data_format": ["no_header_tensor:16"], "compression": None}
+    (folder / "index.json").write_text(json.dumps({"chunks": [chunk], "config": config}))
+
+
+def command(*args):
+    done = CliRunner().invoke(cli, [str(arg) for arg in args])
+    return done.exit_code, done.stderr + str(done.exception or "")
+
+
+def test_narrower_integers_are_written_where_every_id_fits(tmp_path):
+    """--dtype says what is written; it was ignored, and nanoGPT read every other token as 0."""
+    litdata_of(tmp_path / "lit", [15496, 995, 50256, 65_535])
+    convert = ["convert", tmp_path / "lit", "--to", "nanogpt", "-o"]
+    code, told = command(*convert, tmp_path / "narrow", "--dtype", "uint16")
+    assert code == 0 and "note:" not in told
+    assert np.fromfile(tmp_path / "narrow/train.bin", "<u2").tolist() == [15496, 995, 50256, 65_535]
+    assert shardmill.open(tmp_path / "narrow").manifest.dtype == "uint16"
+    code, told = command(*convert, tmp_path / "wide")
+    assert code == 0 and "nanoGPT's own train.py reads uint16" in told
+    assert np.fromfile(tmp_path / "wide/train.bin", "<u4").tolist() == [15496, 995, 50256, 65_535]
+    code, told = command("convert", tmp_path / "lit", "--to", "modded-nanogpt", "-o", tmp_path / "modded")
+    assert code and "pass --dtype uint16 if every id is below 65,536" in told
+
+
+def test_an_id_that_does_not_fit_is_named_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(marks, "_CHUNK_TOKENS", 2)
+    litdata_of(tmp_path / "lit", [15496, 995, 50256, 65_536, 100_000])
+    code, told = command("convert", tmp_path / "lit", "--to", "nanogpt", "--dtype", "uint16", "-o", tmp_path / "new")
+    assert code and "token 3 of train is 65,536, and uint16 files hold ids up to 65,535; pass --dtype uint32" in told
+    assert not (tmp_path / "new").exists()
+    wide = mill(tmp_path, "cl100k", tokenizer="cl100k_base")
+    with pytest.raises(UsageError, match="uint16 ends at 65,535"):
+        shardmill.convert(wide, Target(output=tmp_path / "new", format="shards", shard_tokens=900, dtype="uint16"))
+
+
+def test_integers_of_our_own_files_become_wider_and_narrower(made, tmp_path):
+    shardmill.convert(made["nanogpt"], Target(output=tmp_path / "wide", format="nanogpt", dtype="uint32"))
+    assert shardmill.open(tmp_path / "wide").manifest.dtype == "uint32" and shardmill.verify(tmp_path / "wide").ok
+    shardmill.convert(tmp_path / "wide", Target(output=tmp_path / "back", format="nanogpt", dtype="uint16"))
+    assert contents(tmp_path / "back") == contents(made["nanogpt"])
+
+
+def test_what_is_said_of_a_source_must_not_contradict_it(made, tmp_path):
+    litdata_of(tmp_path / "lit", [1, 2, 3])
+    target = Target(output=tmp_path / "new", format="nanogpt")
+    for source, claims, reason in (
+        (tmp_path / "lit", Claims(dtype="uint16"), "--from-dtype uint16: the files in .* hold uint32"),
+        (made["megatron"], Claims(dtype="uint32"), "--from-dtype uint32: the files in .* hold uint16"),
+        (made["megatron"], Claims(eot_id=7), "the manifest in .* says end-of-text after, id 50256"),
+        (made["datatrove"], Claims(format="datatrove", dtype="uint32"), "say that they hold uint16"),
+        (made["datatrove"], Claims(format="datatrove", eot_id=1 << 16), "hold uint16, which ends at 65,535"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            shardmill.convert(source, target, claims)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_output_without_end_of_text_tokens_gets_them_if_they_are_named(tmp_path):
+    bare = mill(tmp_path, "bare", eot="none", index=True)
+    shardmill.convert(bare, Target(output=tmp_path / "new", format="nanogpt", eot="after"), Claims(eot_id=50256))
+    marked = mill(tmp_path, "marked", index=True)
+    assert contents(tmp_path / "new") == contents(marked)
+
+
+@pytest.mark.parametrize("to", ["build-nanogpt", "llmc", "modded-nanogpt"])
+def test_a_trainer_that_needs_a_val_shard_and_gets_none_is_told_of(tmp_path, to):
+    without = mill(tmp_path, "without", val_fraction=0)
+    convert = ["convert", "--to", to, "--shard-tokens", "900"]
+    code, told = command(*convert, without, "-o", tmp_path / "new")
+    assert code == 0 and f"there is no val shard, and {registry.get(to).trainer} stops without one" in told
+    code, told = command(*convert, mill(tmp_path, "with"), "-o", tmp_path / "other")
+    assert code == 0 and "note:" not in told
+
+
+def rows(folder):
+    found = {path.name: gzip.decompress(path.read_bytes()) for path in folder.glob("*.csv.gz")}
+    return found or None
+
+
+@pytest.mark.parametrize("eot", ["after", "none"])
+def test_the_rows_of_olmo_keep_their_paths(tmp_path, monkeypatch, eot):
+    """From olmo itself, and from anything that has places; whatever is read at a time."""
+    monkeypatch.setattr(marks, "_CHUNK_TOKENS", 101)
+    monkeypatch.setattr(marks, "_ROWS_AT_ONCE", 7)
+    for name in ("b.txt", 'a,"\n.txt'):
+        (tmp_path / name).write_text("##".join(DOCUMENTS))
+    inputs = [tmp_path / "b.txt", tmp_path / 'a,"\n.txt']
+
+    def milled(name, number=slice(None), **choices):
+        choices = {"separator": "##", "eot": eot, "shard_tokens": 900, "val_fraction": 0.05, **choices}
+        prepare(Spec(inputs=inputs[number], output=tmp_path / name, **choices), limits=LIMITS)
+        return tmp_path / name
+
+    whole = milled("whole", format="olmo")
+    assert all(b"b.txt" in data or b'a,""\n.txt' in data for data in rows(whole).values())
+    shardmill.convert(whole, Target(output=tmp_path / "again", shard_tokens=700))
+    assert rows(tmp_path / "again") == rows(milled("other", format="olmo", shard_tokens=700))
+    placed = milled("placed", format="shards", index=True, provenance=True)
+    shardmill.convert(placed, Target(output=tmp_path / "from places", format="olmo", shard_tokens=900))
+    assert rows(tmp_path / "from places") == rows(whole)
+    parts = [milled(str(i), slice(i, i + 1), format="olmo", val_fraction=0) for i in range(2)]
+    shardmill.merge(parts, Target(output=tmp_path / "merged"))
+    assert rows(tmp_path / "merged") == rows(milled("one", format="olmo", val_fraction=0))
+    shardmill.convert(tmp_path / "merged", Target(output=tmp_path / "once more"))
+    assert contents(tmp_path / "once more") == contents(tmp_path / "one")
+    assert rows(tmp_path / "once more") == rows(tmp_path / "one")
+
+
+def test_rows_of_what_was_parted_end_where_they_do(tmp_path):
+    """Running text: one of the splits has no end-of-text token for a document, but its rows tell where it ends."""
+    folder = parted(tmp_path, format="olmo")
+    shardmill.convert(folder, Target(output=tmp_path / "new", format="megatron"))
+    expected = parted(tmp_path, format="megatron")
+    assert contents(tmp_path / "new") == contents(expected)
+    plain = parted(tmp_path, format="nanogpt")
+    with pytest.raises(UsageError, match=r"running text that was parted between train and val.*--index"):
+        shardmill.convert(plain, Target(output=tmp_path / "other", format="megatron"))
+
+
+def parted(root, **choices):
+    text = "\n".join(f"Line {i} of a text without documents, {i * i} words." for i in range(9000))
+    for i in range(2):
+        (root / f"{i}.txt").write_text(text * 3)
+    output = root / f"parted-{choices['format']}"
+    prepare(Spec(inputs=[root / "0.txt", root / "1.txt"], output=output, val_fraction=0.2, **choices))
+    return output
+
+
+def test_damaged_rows_are_refused(tmp_path):
+    folder = mill(tmp_path, "olmo", format="olmo", shard_tokens=900)
+    good = (folder / "train-00001.csv.gz").read_bytes()
+    for data, reason in (
+        (good[:-30], "ends too early"),
+        (gzip.compress(b"1,2\r\n"), "are not the rows of"),
+        (gzip.compress(b"0,901,0,a,0\r\n"), "a document ends at 901"),
+        (gzip.compress(b"0,5,0,a,%d\r\n" % (1 << 70)), "from 1180591620717411303424"),
+    ):
+        (folder / "train-00001.csv.gz").write_bytes(data)
+        with pytest.raises(InputError, match=reason):
+            shardmill.convert(folder, Target(output=tmp_path / "new", format="megatron"))
+        assert not (tmp_path / "new").exists()
+
+
+def test_rejects_go_along(tmp_path):
+    """I6: the counts are added up, and the list must agree with them."""
+    folders = []
+    for number in range(2):
+        lines = [json.dumps({"text": f"{number} bags of wheat, line {i}."}) for i in range(40)]
+        lines[3 + number] = lines[20] = "{bad"
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
+        folders.append(tmp_path / f"out{number}")
+        spec = Spec(inputs=[tmp_path / f"{number}.jsonl"], output=folders[-1], on_error="skip", val_fraction=0.1)
+        prepare(spec, limits=LIMITS)
+    listed = [(folder / "rejects.jsonl").read_bytes() for folder in folders]
+    shardmill.merge(folders, Target(output=tmp_path / "merged"))
+    shardmill.convert(tmp_path / "merged", Target(output=tmp_path / "new", format="megatron"))
+    for name in ("merged", "new"):
+        assert (tmp_path / name / "rejects.jsonl").read_bytes() == listed[0] + listed[1]
+        made = shardmill.open(tmp_path / name).manifest
+        assert made.counts.documents_rejected == 4 and "rejects" in {side.kind for side in made.sides}
+        assert shardmill.verify(tmp_path / name).ok
+
+
+def test_a_merge_claims_what_holds_for_all_of_its_sources(tmp_path):
+    """What differs is not said; and limits add up, so that nobody misses the input that was not read."""
+    (tmp_path / "a.txt").write_text("##".join(DOCUMENTS))
+    folders = []
+    for name, choices in (("one", {}), ("two", {"limit_documents": 9, "seed": 3}), ("three", {"limit_documents": 5})):
+        spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / name, separator="##", val_fraction=0.05, **choices)
+        prepare(spec, limits=LIMITS)
+        folders.append(tmp_path / name)
+    made = shardmill.merge(folders, Target(output=tmp_path / "new"))
+    choices = made.job["choices"]
+    assert "seed" not in choices and choices["separator"] == "##" and choices["limit_documents"] == 14
+    assert made.counts.documents == 150 + 9 + 5 and shardmill.verify(tmp_path / "new").ok
+
+
+@pytest.mark.parametrize("eot", ["before", "after"])
+def test_a_merge_remembers_that_its_sources_were_cut_inside_a_document(tmp_path, monkeypatch, eot):
+    """Each is one stream, whose first shard is val: no mark stands where the streams meet."""
+    monkeypatch.setattr(marks, "_CHUNK_TOKENS", 101)
+    halves = [DOCUMENTS[:70], DOCUMENTS[70:]]
+    choices = {"format": "build-nanogpt", "val_fraction": 0.0005, "shard_tokens": 901, "eot": eot}
+    plain, indexed = (
+        [mill(tmp_path, f"{i}-{index}", half, index=index, **choices) for i, half in enumerate(halves)]
+        for index in (False, True)
+    )
+    shardmill.merge(plain, Target(output=tmp_path / "merged"))
+    shardmill.merge(indexed, Target(output=tmp_path / "true"))
+    shardmill.convert(tmp_path / "merged", Target(output=tmp_path / "again", shard_tokens=500))
+    for name in ("merged", "again"):
+        for split in ("train", "val"):
+            found = [end for some in shardmill.open(tmp_path / name)[split].document_ends() for end in some.tolist()]
+            assert found == np.fromfile(tmp_path / f"true/{split}.ends", "<u8").tolist()
+        kept = Target(output=tmp_path / f"{name}-megatron", format="megatron", eot=eot)
+        shardmill.convert(tmp_path / name, kept)
+    shardmill.convert(tmp_path / "true", Target(output=tmp_path / "expected", format="megatron", eot=eot))
+    assert contents(tmp_path / "merged-megatron") == contents(tmp_path / "again-megatron")
+    assert contents(tmp_path / "merged-megatron") == contents(tmp_path / "expected")
+    other = {"before": "after", "after": "before"}[eot]
+    with pytest.raises(UsageError, match="convert those outputs first and merge the results"):
+        shardmill.convert(tmp_path / "again", Target(output=tmp_path / "moved", format="nanogpt", eot=other))

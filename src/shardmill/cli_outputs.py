@@ -155,16 +155,23 @@ def merge(sources: tuple[str, ...], output: str, as_json: bool, **options: Any) 
     help="For files that another program made: their format, where it cannot be told from them.",
 )
 @click.option(
+    "--from-dtype",
+    type=click.Choice(["auto", "uint16", "uint32"]),
+    default="auto",
+    show_default=True,
+    help="For raw files that another program made: their integers, which the files do not tell.",
+)
+@click.option(
     "--dtype",
     type=click.Choice(["auto", "uint16", "uint32"]),
     default="auto",
     show_default=True,
-    help="For raw files that another program made: their integers.",
+    help="Integers of the new files; auto takes those of the source, or what the vocabulary needs. With uint16 every id must be below 65,536, or nothing is written.",
 )
 @click.option(
     "--eot-id",
     type=click.IntRange(0),
-    help="For files that another program made: the token that ends (or begins) each document and stands nowhere else.",
+    help="For files that another program made: the token that ends (or begins) each document and stands nowhere else. For an output without end-of-text tokens: the one to put.",
 )
 @click.option(
     "--eot",
@@ -173,7 +180,13 @@ def merge(sources: tuple[str, ...], output: str, as_json: bool, **options: Any) 
 )
 @_target_options
 def convert(
-    source: str, from_format: str | None, dtype: Any, eot_id: int | None, output: str, as_json: bool, **options: Any
+    source: str,
+    from_format: str | None,
+    from_dtype: Any,
+    eot_id: int | None,
+    output: str,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Write an output in another format, without encoding anything again.
 
@@ -184,7 +197,7 @@ def convert(
     from shardmill.foreign import Claims
 
     target = shardmill.Target(output=_folder(output), **options)
-    claims = Claims(format=from_format, dtype=dtype, eot_id=eot_id)
+    claims = Claims(format=from_format, dtype=from_dtype, eot_id=eot_id)
     with Reporter("auto") as reporter:
         made = shardmill.convert(source, target, claims, _copying(reporter))
     _tell(made, output, as_json=as_json)
@@ -323,8 +336,12 @@ def _copying(reporter: Reporter) -> Callable[[int, int], None]:
 
 
 def _tell(made: "Manifest", output: str, *, as_json: bool) -> None:
+    from shardmill.notes import notes_on_files
+
     if as_json:
         print_json(json.loads(made.to_json()))
     say(
         f"{output}: {made.tokens:,} tokens in {plural(len(made.files), 'file')}, {size(sum(file.bytes for file in made.files))}, end-of-text {made.eot_side}"
     )
+    for note in notes_on_files(made):
+        say(f"note: {_shown(note)}")

@@ -15,6 +15,7 @@ from shardmill.ends import Ends, Positions
 from shardmill.errors import InputError, UsageError
 from shardmill.formats.registry import FORMATS, Format, choose_shape
 from shardmill.formats.shards import SPLITS, Shape, SplitName, Tokens, TokenType
+from shardmill.formats.streaming import SampleFile
 from shardmill.inputs import Strings
 from shardmill.manifest import Manifest
 from shardmill.names import show
@@ -41,6 +42,14 @@ class TokenFile:
         """Where it is, as it may be shown."""
         return self.file.path
 
+    def read(self, first: int, count: int, dtype: TokenType) -> Tokens:
+        return np.frombuffer(self.file.read(self.offset + first * dtype.itemsize, count * dtype.itemsize), dtype)
+
+    def origin(self, first: int, dtype: TokenType) -> Origin | None:
+        """Where the tokens from the first on stand, if on this machine."""
+        far = isinstance(self.file.shelf.place, str)
+        return None if far else Origin(self.path, self.offset + first * dtype.itemsize)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
@@ -51,12 +60,14 @@ class Split:
     """
 
     name: SplitName
-    files: tuple[TokenFile, ...]
+    files: tuple[TokenFile | SampleFile, ...]
     dtype: TokenType
     ends: Ends | None = None
     """Files that say where documents end, if there are any."""
     eot_id: int | None = None
     eot_side: str = "none"
+    cuts: tuple[int, ...] = ()
+    """Where outputs meet that were merged, and one of them was cut inside a document: no end-of-text token is there."""
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -83,8 +94,7 @@ class Split:
         while start < stop and number < len(self.files):
             file, first = self.files[number], start - self._starts[number]
             count = min(stop - start, file.tokens - first)
-            data = file.file.read(file.offset + first * self.dtype.itemsize, count * self.dtype.itemsize)
-            parts.append(np.frombuffer(data, self.dtype))
+            parts.append(file.read(first, count, self.dtype))
             start, number = start + count, number + 1
         if len(parts) == 1:
             return parts[0]
@@ -95,10 +105,9 @@ class Split:
         if not 0 <= start < stop <= len(self):
             return None
         number = int(np.searchsorted(self._starts, start, side="right")) - 1
-        file = self.files[number]
-        if stop > self._starts[number + 1] or isinstance(file.file.shelf.place, str):
+        if stop > self._starts[number + 1]:
             return None
-        return Origin(file.path, file.offset + (start - self._starts[number]) * self.dtype.itemsize)
+        return self.files[number].origin(start - self._starts[number], self.dtype)
 
     def chunks(self, size: int = CHUNK_TOKENS) -> Iterator[Tokens]:
         """All tokens in order, some at a time."""
@@ -143,21 +152,21 @@ class Split:
     def _scan(self) -> Iterator[Positions]:
         at = 0
         for tokens in self.chunks():
-            last = at + len(tokens) == len(self)
-            found = self.ends_among(tokens, self.eot_side, first=at == 0, last=last)
+            found = self.ends_among(tokens, self.eot_side, at)
             if len(found):
                 yield found + at
             at += len(tokens)
 
-    def ends_among(self, tokens: Tokens, side: str, *, first: bool, last: bool) -> Positions:
-        """Where documents end among some of the tokens, their marks on this side of them."""
-        places = np.flatnonzero(tokens == self.eot_id)
-        if side == "after":
-            found = places + 1
-            closed = len(places) and places[-1] == len(tokens) - 1
-        else:
-            found, closed = places[places > 0] if first else places, False
-        return np.append(found, len(tokens)) if last and not closed else found
+    def ends_among(self, tokens: Tokens, side: str, at: int) -> Positions:
+        """Where documents end among the tokens from at on, their marks on this side of them."""
+        marks = np.flatnonzero(tokens == self.eot_id) + (side == "after")
+        cuts = np.array(self.cuts, np.int64) - at
+        found = np.union1d(marks, cuts[(cuts >= 0) & (cuts <= len(tokens))]) if len(cuts) else marks
+        # An end at the border of two stretches is told once: with the mark that shows it.
+        found = found[found > 0] if side == "after" or at == 0 else found
+        found = found[found < len(tokens)] if side == "before" else found
+        last = at + len(tokens) == len(self) and not (len(found) and found[-1] == len(tokens))
+        return np.append(found, len(tokens)) if last else found
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -322,7 +331,16 @@ def _split_of(shelf: Shelf, made: Manifest, found: Format, shape: Shape, name: S
         ends=_ends_of(shelf, made, name, tokens, dtype),
         eot_id=made.eot_id,
         eot_side=made.eot_side,
+        cuts=_cuts_of(shelf, made, name, tokens),
     )
+
+
+def _cuts_of(shelf: Shelf, made: Manifest, name: SplitName, tokens: int) -> tuple[int, ...]:
+    cuts = made.job.get("cuts", {})
+    found = cuts.get(name, []) if isinstance(cuts, dict) else None
+    if not isinstance(found, list) or not all(type(cut) is int and 0 <= cut <= tokens for cut in found):
+        raise InputError(f"{show(shelf.place)}: the manifest does not say where its sources were cut; it is damaged")
+    return tuple(found)
 
 
 def _ends_of(shelf: Shelf, made: Manifest, name: SplitName, tokens: int, dtype: TokenType) -> Ends | None:

@@ -1,7 +1,9 @@
 """Files that say where documents end → those places, a few at a time, checked as they are read."""
 
+import csv
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +57,45 @@ class MegatronEnds:
 
 
 Ends = tuple[EndsFile | MegatronEnds, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowsFile:
+    """OLMo's rows for one shard: where documents, or parts of them, lie in it, and where they came from."""
+
+    file: ShelfFile
+    base: int
+    tokens: int
+
+
+def read_rows(files: Iterable[RowsFile]) -> Iterator[tuple[int, str, int]]:
+    """Of each document where it ends, the path of its input, and the place in that. One may have rows in many shards."""
+    pending, end = None, 0
+    for part in files:
+        try:
+            for _, after, number, path, place in csv.reader(_csv_lines(part.file)):
+                if pending is not None and pending[0] != number:
+                    yield end, pending[1], pending[2]
+                if not end <= part.base + int(after) <= part.base + part.tokens or int(place) >> 62:
+                    raise ValueError(f"a document ends at {after}, from {place}")
+                pending, end = (number, path, int(place)), part.base + int(after)
+        except (ValueError, csv.Error, zlib.error) as e:
+            raise InputError(
+                f"{show(part.file.path)}: are not the rows of {part.tokens:,} tokens ({show(str(e))}); it is damaged, or belongs to other tokens"
+            ) from e
+    if pending is not None:
+        yield end, pending[1], pending[2]
+
+
+def _csv_lines(file: ShelfFile) -> Iterator[str]:
+    """Of a .csv.gz, some bytes at a time."""
+    unzip, rest = zlib.decompressobj(31), b""
+    for at in range(0, file.size, _CHUNK):
+        data = unzip.decompress(file.read(at, _CHUNK))
+        *lines, rest = (rest + data).split(b"\n")
+        yield from (line.decode("utf-8", "surrogateescape") + "\n" for line in lines)
+    if rest or not unzip.eof:
+        raise ValueError("it ends too early")
 
 
 def open_ends(file: ShelfFile, base: int, tokens: int) -> EndsFile:

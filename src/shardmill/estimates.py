@@ -52,9 +52,6 @@ class Range:
     def exactly(value: int) -> "Range":
         return Range(low=value, middle=value, high=value)
 
-    def times(self, factor: int) -> "Range":
-        return Range(low=self.low * factor, middle=self.middle * factor, high=self.high * factor)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
@@ -112,7 +109,11 @@ def estimate_job(job: Job, limits: Limits) -> Estimate:
         if job.rules.separator is None and job.plain:
             documents = Range.exactly(int(np.count_nonzero(job.files.sizes)))
     total = _add(tokens, documents) if job.eot_id is not None else tokens
-    made = _add(total.times(job.dtype.itemsize), documents.times(job.writes.bytes_per_document))
+    made = Range(
+        low=job.writes.bytes_of(total.low, documents.low),
+        middle=job.writes.bytes_of(total.middle, documents.middle),
+        high=job.writes.bytes_of(total.high, documents.high),
+    )
     free, far = storage.free_bytes(job.output), is_url(job.spec.output)
     if far and limits.max_staging is not None:
         free = min(free, limits.max_staging)
@@ -169,8 +170,8 @@ def check_space(job: Job, limits: Limits, written: int = 0) -> str | None:
     if limits.max_staging is not None and is_url(job.spec.output):
         free = min(free, limits.max_staging)
     # A token, an end-of-text and the end of a document for every byte; of what is compressed, many more.
-    at_most = 2 * job.dtype.itemsize + job.writes.bytes_per_document
-    if free > job.total_bytes * at_most * (1 if job.plain else _MOST_COMPRESSED):
+    text_bytes = job.total_bytes * (1 if job.plain else _MOST_COMPRESSED)
+    if free > job.writes.bytes_of(2 * text_bytes, text_bytes):
         return None
     found = estimate_job(job, limits)
     made = found.output_bytes

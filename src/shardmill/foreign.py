@@ -16,6 +16,7 @@ from shardmill.errors import InputError, UsageError
 from shardmill.formats import streaming
 from shardmill.formats.registry import FORMATS, LLMC_BYTES, LLMC_MAGIC, Format, get
 from shardmill.formats.shards import SPLITS, SplitName, TokenType
+from shardmill.formats.streaming import SampleFile, open_samples
 from shardmill.names import show
 from shardmill.reading import InputReader
 from shardmill.shelf import LocalShelf, ShelfFile
@@ -24,8 +25,9 @@ from shardmill.spec import Dtype
 _SUFFIX = {"build-nanogpt": ".npy", "olmo": ".npy", "datatrove": ".ds"}
 _EVAL_MAGIC = 20240522
 _LARGEST_INDEX = 1 << 28
-# What MDS and litdata call the integers that tokens are here; ids are below 2^31, so int32 is read as uint32.
-_MDS_TYPES = {"uint16": "<u2", "uint32": "<u4", "int32": "<u4"}
+# What MDS and litdata call the integers that tokens are here. Ids are below 2^31, so signed ones are read as unsigned;
+# whoever copies them sees that none is negative.
+_MDS_TYPES = {"uint16": "<u2", "uint32": "<u4", "int32": "<u4", "uint64": "<u8", "int64": "<u8"}
 _LITDATA_TYPES = {
     "no_header_tensor:20": "<u2",
     "no_header_tensor:15": "<u4",
@@ -53,6 +55,8 @@ class _Found:
     tokens: int
     dtype: TokenType
     index: Path | None = None
+    samples: int | None = None
+    """How many the shard has, where each says its own length."""
 
 
 def open_foreign(folder: Path, claims: Claims) -> Corpus:
@@ -66,12 +70,12 @@ def open_foreign(folder: Path, claims: Claims) -> Corpus:
         found = [_look(path, found_format, claims) for path in paths]
     if not found:
         raise InputError(f"{show(folder)}: holds no shards that an {streaming.INDEX} lists, in it or in train and val")
-    dtypes = {file.dtype for file in found}
-    if len(dtypes) > 1:
-        odd = next(file for file in found if file.dtype != found[0].dtype)
-        raise InputError(
-            f"{show(odd.path)}: holds {odd.dtype.name}, and {show(found[0].path)} holds {found[0].dtype.name}; files of one folder must agree. Convert them apart"
-        )
+    for file in found:
+        if file.dtype != found[0].dtype:
+            raise InputError(
+                f"{show(file.path)}: holds {file.dtype.name}, and {show(found[0].path)} holds {found[0].dtype.name}; files of one folder must agree. Convert them apart"
+            )
+    check_claims(folder, found[0].dtype, claims)
     side = found_format.eot_side if claims.eot_id is not None else "none"
     splits = {
         name: _split(
@@ -91,6 +95,18 @@ def open_foreign(folder: Path, claims: Claims) -> Corpus:
         eot_id=claims.eot_id,
         eot_side=side,
     )
+
+
+def check_claims(folder: Path | str, dtype: TokenType, claims: Claims) -> None:
+    """What the user says must not contradict what the files say."""
+    if claims.dtype not in ("auto", dtype.name):
+        raise UsageError(
+            f"--from-dtype {claims.dtype}: the files in {show(folder)} say that they hold {dtype.name}; leave it out. What is written is chosen with --dtype"
+        )
+    if claims.eot_id is not None and claims.eot_id >> 8 * dtype.itemsize:
+        raise UsageError(
+            f"--eot-id {claims.eot_id:,}: the files in {show(folder)} hold {dtype.name}, which ends at {(1 << 8 * dtype.itemsize) - 1:,}"
+        )
 
 
 def detect(folder: Path) -> str:
@@ -117,7 +133,7 @@ def detect(folder: Path) -> str:
         else "its .bin files have no header"
     )
     raise UsageError(
-        f"{show(folder)}: has no manifest.json, and the format cannot be told: {what}. Say it with --from ({', '.join(FORMATS)}), and for raw integers --dtype"
+        f"{show(folder)}: has no manifest.json, and the format cannot be told: {what}. Say it with --from ({', '.join(FORMATS)}), and for raw integers --from-dtype"
     )
 
 
@@ -206,7 +222,7 @@ def _counted(
         )
     if rest:
         raise InputError(
-            f"{show(path)}: has {size:,} bytes, which is no whole number of {dtype.name}; it was cut short, or the integers are others (--dtype)"
+            f"{show(path)}: has {size:,} bytes, which is no whole number of {dtype.name}; it was cut short, or the integers are others (--from-dtype)"
         )
     return _Found(path=path, offset=offset, tokens=tokens, dtype=dtype, index=index)
 
@@ -214,7 +230,7 @@ def _counted(
 def _datatrove_dtype(path: Path, claims: Claims) -> TokenType:
     """The first line of the metadata ends with the size of a token."""
     notes = path.with_name(path.name + ".metadata")
-    if claims.dtype == "auto" and notes.exists():
+    if notes.exists():
         said = _head(notes, 4096).split(b"\n")[0].rpartition(b"|")[2]
         if said in (b"2", b"4"):
             return np.dtype("<u2" if said == b"2" else "<u4")
@@ -224,17 +240,20 @@ def _datatrove_dtype(path: Path, claims: Claims) -> TokenType:
 def _claimed(path: Path, claims: Claims) -> TokenType:
     if claims.dtype == "auto":
         raise UsageError(
-            f"{show(path)}: the file does not say how wide its integers are; say it with --dtype uint16 or --dtype uint32"
+            f"{show(path)}: the file does not say how wide its integers are; say it with --from-dtype uint16 or --from-dtype uint32"
         )
     return np.dtype("<u2" if claims.dtype == "uint16" else "<u4")
 
 
 def _split(name: SplitName, found: list[_Found], dtype: TokenType, eot_id: int | None, side: str) -> Split:
-    files: list[TokenFile] = []
+    files: list[TokenFile | SampleFile] = []
     parts: list[EndsFile | MegatronEnds] = []
     base = 0
     for file in found:
-        files.append(TokenFile(file=_file(file.path), offset=file.offset, tokens=file.tokens))
+        if file.samples is None:
+            files.append(TokenFile(file=_file(file.path), offset=file.offset, tokens=file.tokens))
+        else:
+            files.append(SampleFile(file=_file(file.path), samples=file.samples, tokens=file.tokens))
         if file.index is not None and file.index.suffix == ".idx":
             parts.append(ends.open_megatron(_file(file.index), base, file.tokens * file.dtype.itemsize)[0])
         elif file.index is not None:
@@ -284,11 +303,11 @@ def _listed(index: Path, name: str) -> list[_Found]:
 def _look_mds(index: Path, shard: dict[str, Any]) -> _Found:
     encodings, names = shard["column_encodings"], shard["column_names"]
     kind, *rest = encodings[0].split(":")
-    if names != ["tokens"] or shard["compression"] or kind != "ndarray" or len(rest) != 2 or rest[0] not in _MDS_TYPES:
+    if names != ["tokens"] or shard["compression"] or kind != "ndarray" or not rest or rest[0] not in _MDS_TYPES:
         raise InputError(
-            f"{show(index)}: a shard with {show(str(names))} of {show(str(encodings))}, compression {show(str(shard['compression']))}; what can be read has only tokens, of ndarray:uint16:N, ndarray:uint32:N or ndarray:int32:N, and no compression"
+            f"{show(index)}: a shard with {show(str(names))} of {show(str(encodings))}, compression {show(str(shard['compression']))}; what can be read has only tokens, of ndarray:TYPE or ndarray:TYPE:N with {', '.join(_MDS_TYPES)} as the type, and no compression"
         )
-    path = _beside(index, shard["raw_data"]["basename"])
+    path, dtype = _beside(index, shard["raw_data"]["basename"]), np.dtype(_MDS_TYPES[rest[0]])
     with InputReader(str(path)) as reader:
         size, head = reader.size, reader.read(0, 8)
     offset = int(np.frombuffer(head, "<u4")[1])
@@ -296,7 +315,10 @@ def _look_mds(index: Path, shard: dict[str, Any]) -> _Found:
         raise InputError(
             f"{show(path)}: has {size:,} bytes, and {streaming.INDEX} says {shard['raw_data']['bytes']:,}; it was cut short, or is another"
         )
-    return _counted(path, size, offset, np.dtype(_MDS_TYPES[rest[0]]), None)
+    if len(rest) == 1:  # without a shape, each sample has its own
+        tokens = open_samples(_file(path), int(shard["samples"]), dtype).tokens
+        return _Found(path=path, offset=0, tokens=tokens, dtype=dtype, samples=int(shard["samples"]))
+    return _counted(path, size, offset, dtype, None)
 
 
 def _look_chunk(index: Path, config: dict[str, Any], chunk: dict[str, Any]) -> _Found:

@@ -33,7 +33,8 @@ def locked(folder: Path, *, temporary: bool = False) -> Iterator[None]:
             os.unlink(path)  # while it is held: whoever opened it meanwhile sees that it is gone, and opens anew
         os.close(fd)
         if new or temporary:
-            storage.remove_if_empty(folder)
+            for below in (folder / "train", folder / "val", folder):
+                storage.remove_if_empty(below)
 
 
 def _take(path: Path, folder: Path) -> int:

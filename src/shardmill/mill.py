@@ -298,8 +298,8 @@ class _Output:
     def _coming(self, milled: Milled) -> int:
         """About what writing this takes, and what finishing the files will take for all that was written."""
         ends = sum(len(run.ends) for run in milled.runs)
-        tokens = sum(len(run.tokens) for run in milled.runs) * self._writes.dtype.itemsize
-        return tokens + ends * self._writes.bytes_per_document + self.done.ended * self._writes.bytes_at_the_end
+        tokens = sum(len(run.tokens) for run in milled.runs)
+        return self._writes.bytes_of(tokens, ends) + self._writes.bytes_to_finish(self.done.tokens, self.done.ended)
 
     def commit(self) -> None:
         """Make all that was written durable; not when a Block was left half-written, by an error that is on its way."""

@@ -2,6 +2,7 @@
 
 from shardmill import rejects
 from shardmill.estimates import separator_hint
+from shardmill.formats import registry
 from shardmill.formats.shards import SPLITS
 from shardmill.job import Job
 from shardmill.manifest import Manifest
@@ -25,15 +26,36 @@ def notes_on(job: Job, made: Manifest) -> tuple[str, ...]:
         notes.append(
             "there is no validation set: too few different documents or passages for the split that was asked for"
         )
-    sample = job.writes.shape.sample_tokens or 0
-    for split in SPLITS:
-        tokens = sum(file.tokens for file in made.files if file.split == split)
-        if 0 < tokens < sample:
-            notes.append(
-                f"{split} has {tokens:,} tokens, and {sample:,} make a sample (--sample-tokens), so a trainer finds none in it; pass a larger --val-fraction, or a smaller --sample-tokens"
-            )
+    notes += _without_samples(made, job.writes.shape.sample_tokens or 0)
     if job.writes.first_shard_is_val and not any(file.split == "train" for file in made.files):
         notes.append(
             f"there is no train shard: all {made.tokens:,} tokens fit in the first shard, which is the validation set; pass a smaller --shard-tokens, or --split hash"
         )
     return tuple(notes)
+
+
+def notes_on_files(made: Manifest) -> tuple[str, ...]:
+    """What a trainer would stumble over in files that merge or convert made."""
+    choices, splits = made.job["choices"], {file.split for file in made.files}
+    found = registry.get(choices["format"])
+    notes = _without_samples(made, choices.get("sample_tokens") or 0)
+    if found.name == "nanogpt" and made.dtype == "uint32":
+        notes.append(
+            "the tokens are uint32, and nanoGPT's own train.py reads uint16; change np.uint16 in its get_batch to np.uint32, or convert with --dtype uint16 if every id is below 65,536"
+        )
+    if found.first_shard_is_val:
+        notes += [
+            f"there is no {split} shard, and {found.trainer} stops without one; make the source again with a validation set (--val-fraction), or give the trainer other files for it"
+            for split in SPLITS
+            if split not in splits
+        ]
+    return tuple(notes)
+
+
+def _without_samples(made: Manifest, sample: int) -> list[str]:
+    tokens = {split: sum(file.tokens for file in made.files if file.split == split) for split in SPLITS}
+    return [
+        f"{split} has {count:,} tokens, and {sample:,} make a sample (--sample-tokens), so a trainer finds none in it; pass a larger --val-fraction, or a smaller --sample-tokens"
+        for split, count in tokens.items()
+        if 0 < count < sample
+    ]

@@ -1,5 +1,6 @@
 """Outputs → one output: merged, or in another format, without encoding anything again."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,28 +11,26 @@ import numpy as np
 import xxhash
 
 from shardmill import folder as folders
-from shardmill import journal, listing, machine, manifest, storage
+from shardmill import journal, listing, machine, manifest, rejects, storage
 from shardmill.corpus import Corpus, open_corpus
-from shardmill.ends import Positions
-from shardmill.errors import OutputError, UsageError
-from shardmill.foreign import Claims, open_foreign
+from shardmill.errors import InputError, OutputError, UsageError
+from shardmill.foreign import Claims, check_claims, open_foreign
 from shardmill.formats import registry
 from shardmill.formats.files import OutputFiles, Syncing
 from shardmill.formats.registry import Format, Output
-from shardmill.formats.shards import SPLITS, Places, SplitName, Tokens
+from shardmill.formats.shards import SPLITS, TokenType
 from shardmill.formats.writer import FormatWriter
 from shardmill.inputs import InputFiles, Strings
 from shardmill.journal import Journal
 from shardmill.lock import locked
 from shardmill.manifest import Counts, Manifest
-from shardmill.marks import Mover, Window, is_one_stream, read_shifted, shift_of
+from shardmill.marks import cuts_of, everything, places_file, rows_files, stream_order
 from shardmill.names import is_url, show
 from shardmill.reading import ahead
 from shardmill.shelf import ShelfFile
-from shardmill.storage import Origin
+from shardmill.spec import Dtype
 
-# What is read at a time, while what was read before is written.
-_CHUNK_TOKENS = 2 << 20
+_REJECTS_BYTES = 1 << 20
 Report = Callable[[int, int], None]
 """Called with the bytes of tokens written, and how many it will be."""
 
@@ -45,6 +44,8 @@ class Target:
     eot: str | None = None
     shard_tokens: int | None = None
     sample_tokens: int | None = None
+    dtype: Dtype = "auto"
+    """The integers to write. Narrower ones than the source has: if every id fits, which is seen while copying."""
     index: bool = False
     overwrite: bool = False
     sync: bool = True
@@ -58,18 +59,30 @@ def convert(
     source: str | Path, target: Target, claims: Claims | None = None, on_progress: Report | None = None
 ) -> Manifest:
     """Write the tokens of one output, or of files that another program made, in another format."""
-    folder, claims = Path(source), claims or Claims()
-    if is_url(str(source)):
-        if claims != Claims():
-            raise UsageError(
-                f"{show(str(source))}: files that another program made are read from a disk; download them first"
-            )
-        corpus = open_corpus(source)
-    elif claims.format is None and (not folder.is_dir() or (folder / manifest.NAME).exists()):
-        corpus = open_corpus(folder)
-    else:
+    folder, claims, far = Path(source), claims or Claims(), is_url(str(source))
+    if far and claims.format is not None:
+        raise UsageError(
+            f"{show(str(source))}: files that another program made are read from a disk; download them first"
+        )
+    if not far and (claims.format is not None or (folder.is_dir() and not (folder / manifest.NAME).exists())):
         corpus = open_foreign(folder, claims)
+    else:
+        corpus = _as_claimed(open_corpus(source), claims)
     return _write([corpus], target, "convert", on_progress)
+
+
+def _as_claimed(corpus: Corpus, claims: Claims) -> Corpus:
+    """An output of ours tells all itself; but one without end-of-text tokens may get some, if the user says which."""
+    check_claims(corpus.folder, corpus.dtype, claims)
+    assert corpus.manifest is not None
+    size = corpus.manifest.job.get("vocabulary_size")
+    if claims.eot_id in (None, corpus.eot_id):
+        return corpus
+    if corpus.eot_side != "none" or (size is not None and claims.eot_id >= size):
+        raise UsageError(
+            f"--eot-id {claims.eot_id:,}: the manifest in {show(corpus.folder)} says end-of-text {corpus.eot_side}, id {corpus.eot_id}, and a vocabulary of {size}; leave it out"
+        )
+    return dataclasses.replace(corpus, eot_id=claims.eot_id)
 
 
 def merge(sources: list[str | Path], target: Target, on_progress: Report | None = None) -> Manifest:
@@ -108,14 +121,16 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
     side = _side(corpora[0], found, target)
     output = _output(corpora, found, target)
     for corpus in corpora:
-        _refuse_unknown_ends(corpus, output, side)
+        _refuse_what_is_not_known(corpus, output, side)
         if target.output.exists() and target.output.resolve() == Path(corpus.folder).resolve():
             raise UsageError(f"{show(target.output)}: is the source too; choose another output folder with -o")
     machine.keep_freed_memory()
     job = _job(corpora, output, side, made_by)
-    total, done = sum(corpus.tokens for corpus in corpora) * output.dtype.itemsize, 0
+    tokens = sum(corpus.tokens for corpus in corpora)
+    total, done = tokens * output.dtype.itemsize, 0
+    needed = output.bytes_of(tokens, sum(corpus.manifest.counts.documents for corpus in corpora if corpus.manifest))
     with locked(target.output):
-        if (complete := _make_room(target, found, job, total)) is not None:
+        if (complete := _make_room(target, found, job, needed)) is not None:
             return complete
         log = Journal(target.output, overwrites=target.overwrite)
         files = OutputFiles(target.output, {}, drop_behind=storage.worth_dropping(total))
@@ -123,7 +138,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
             log.begin(job)
             writer = FormatWriter(output, files)
             with Syncing(files, wanted=target.sync) as syncing:
-                for chunk in ahead(_all(corpora, side, output)):
+                for chunk in ahead(everything(corpora, side, output)):
                     writer.copy(chunk.split, chunk.tokens, chunk.ends, chunk.places, chunk.origin)
                     syncing.written(chunk.tokens.nbytes)
                     done += chunk.tokens.nbytes
@@ -131,6 +146,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
                         on_progress(done, total)
             writer.finish()
             _list_inputs(corpora, files)
+            _list_rejects(corpora, files)
             made = _manifest(corpora, job, output, side, writer)
             files.seal(sync=target.sync)
             files.publish()
@@ -147,7 +163,7 @@ def _check_space(output: Path, needed: int, freed: int) -> None:
     free = storage.free_bytes(output) + freed
     if needed > free:
         raise OutputError(
-            f"{show(output)}: the tokens take {needed:,} bytes, and {free:,} are free on this disk; free some, or choose another disk with -o"
+            f"{show(output)}: the result takes {needed:,} bytes, and {free:,} are free on this disk; free some, or choose another disk with -o"
         )
 
 
@@ -175,7 +191,6 @@ def _make_room(target: Target, found: Format, job: dict[str, Any], needed: int) 
 def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
     first = corpora[0]
     job = first.manifest.job if first.manifest else {}
-    vocabulary = job.get("vocabulary_size") or (1 << 8 * first.dtype.itemsize if first.dtype.itemsize == 2 else 1 << 31)
     name = str(job.get("choices", {}).get("tokenizer", "unknown tokenizer"))
     same = found.name == first.format.name
     before = job.get("choices", {}) if same else {}
@@ -187,10 +202,8 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
         raise UsageError(f"--sample-tokens: the files of --to {found.name} know no samples; leave it out")
     if found.sharded and asked is None and found.shard_tokens is None:
         raise UsageError(f"--to {found.name}: say how long a shard is, e.g. --shard-tokens 500M")
-    dtype = first.dtype if same or not job else registry.choose_dtype(found, int(vocabulary), name, "auto")
-    if dtype.itemsize == 4 and found.only_uint16:
-        raise UsageError(f"--to {found.name}: the tokens are uint32, but {found.only_uint16}; choose another format")
-    provenance = all(_places_file(corpus, split) for corpus in corpora for split in corpus.splits)
+    dtype = _dtype(first, found, target, name)
+    provenance = all(places_file(corpus, split) for corpus in corpora for split in corpus.splits)
     return Output(
         format=found,
         shape=registry.choose_shape(found, dtype, asked, sample),
@@ -200,6 +213,20 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
         tokenizer=name,
         sources=Strings(path for corpus in corpora for path in corpus.sources) if found.sides == "olmo" else (),
     )
+
+
+def _dtype(corpus: Corpus, found: Format, target: Target, tokenizer: str) -> TokenType:
+    """The integers to write: those asked for, else those of the source, else what the vocabulary needs in this format."""
+    vocabulary = corpus.manifest.job.get("vocabulary_size") if corpus.manifest else None
+    keeps = target.dtype == "auto" and found.name == corpus.format.name
+    if vocabulary is not None and not keeps:
+        return registry.choose_dtype(found, int(vocabulary), tokenizer, target.dtype)
+    narrow = target.dtype == "uint16" or (target.dtype == "auto" and corpus.dtype.itemsize == 2)
+    if not narrow and found.only_uint16:
+        raise UsageError(
+            f"--to {found.name}: the tokens would be uint32, but {found.only_uint16}; pass --dtype uint16 if every id is below 65,536, or choose another format"
+        )
+    return np.dtype("<u2" if narrow else "<u4")
 
 
 def _side(corpus: Corpus, found: Format, target: Target) -> str:
@@ -215,93 +242,39 @@ def _side(corpus: Corpus, found: Format, target: Target) -> str:
     return corpus.eot_side if corpus.eot_side == "none" or found.name == corpus.format.name else found.eot_side
 
 
-def _refuse_unknown_ends(corpus: Corpus, output: Output, side: str) -> None:
+def _refuse_what_is_not_known(corpus: Corpus, output: Output, side: str) -> None:
     moves = side != corpus.eot_side
     if moves and corpus.eot_id is None:
         raise UsageError(
             f"{show(corpus.folder)}: which token ends a text is not known, so it cannot be moved from {corpus.eot_side} to {side}; say it with --eot-id, or keep it with --eot {corpus.eot_side}"
         )
-    why = "end-of-text tokens are to be moved" if moves else f"--format {output.format.name} needs them"
+    if moves and any(split.cuts for split in corpus.splits.values()):
+        raise UsageError(
+            f"{show(corpus.folder)}: was merged of outputs that were cut inside a document, where their first shard ends, and end-of-text tokens are to be moved from {corpus.eot_side} to {side}; convert those outputs first and merge the results, or keep the tokens where they are with --eot {corpus.eot_side}"
+        )
+    parted = len(corpus.splits) > 1 and corpus.manifest is not None and bool(corpus.manifest.counts.passages)
+    if parted and moves and side != "none":
+        raise UsageError(
+            f"{show(corpus.folder)}: holds running text that was parted between train and val, and which of them has the {'end' if side == 'after' else 'beginning'} of a document is not known, so its end-of-text token cannot be moved from {corpus.eot_side} to {side}; keep it with --eot {corpus.eot_side}, or make it again in that format"
+        )
     if not (moves or output.format.needs_ends or output.index):
         return
+    why = "end-of-text tokens are to be moved" if moves else f"--format {output.format.name} needs them"
     for split in corpus.splits.values():
+        if rows_files(corpus, split.name) or split.ends is not None:
+            continue
         if not split.knows_documents:
             raise UsageError(
                 f"{show(corpus.folder)}: where documents end in {split.name} is not known (there is no index, and no end-of-text token marks them), and {why}. Make it again with --index, or for files of another program say --eot-id"
             )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Chunk:
-    """Tokens as they will be written, where documents end among them, and where those came from."""
-
-    split: SplitName
-    tokens: Tokens
-    ends: Positions
-    places: Places
-    origin: Origin | None
-    """Where just these bytes stand already."""
-
-
-def _all(corpora: list[Corpus], side: str, output: Output) -> Iterator[_Chunk]:
-    """Everything as it will be written: train of all corpora in turn, then val."""
-    for split in SPLITS:
-        for corpus, first_input in zip(corpora, _first_inputs(corpora), strict=True):
-            yield from _stream(corpus, split, side, first_input, output)
-
-
-def _stream(corpus: Corpus, name: SplitName, side: str, first_input: int, output: Output) -> Iterator[_Chunk]:
-    if name not in corpus.splits:
-        return
-    split = corpus.splits[name]
-    moves = side != corpus.eot_side
-    shift = shift_of(corpus, split, side) if moves else 0
-    wanted = (moves and not shift) or output.index or output.format.needs_ends
-    move = Mover(corpus, split, side) if moves and not shift else None
-    scans = wanted and move is None and split.ends is None  # the marks are seen in what is copied anyway
-    ends = Window(split.document_ends() if wanted and not scans else iter(()))
-    places = _place_reader(corpus, name, first_input)
-    at = number = 0
-    for start in range(0, len(split), _CHUNK_TOKENS):
-        stop = min(start + _CHUNK_TOKENS, len(split))
-        chunk = read_shifted(split, start, stop, shift)
-        origin = split.origin(start + shift, stop + shift) if move is None and output.dtype == split.dtype else None
-        last = at + len(chunk) == len(split)
-        if scans:
-            inside = split.ends_among(chunk, side, first=at == 0, last=last)
-        else:
-            inside = ends.until(at + len(chunk)) - at
-        at += len(chunk)
-        where, number = places(number, len(inside)), number + len(inside)
-        if move is not None:
-            chunk, inside = move(chunk, inside, last=last)
-        tokens = chunk.astype(output.dtype, copy=False)
-        yield _Chunk(split=name, tokens=tokens, ends=inside, places=where, origin=origin)
+        if parted and not moves:
+            raise UsageError(
+                f"{show(corpus.folder)}: holds running text that was parted between train and val, where only one of them has the end-of-text token of a document; where they end in {split.name} is not known without an index, and {why}. Make it again with --index"
+            )
 
 
 def _has_index(corpus: Corpus) -> bool:
     return corpus.manifest is not None and any(side.name.endswith(".ends") for side in corpus.manifest.sides)
-
-
-def _places_file(corpus: Corpus, split: SplitName) -> ShelfFile | None:
-    sides = corpus.manifest.sides if corpus.manifest else ()
-    name = next((side.name for side in sides if side.split == split and side.kind == "places"), None)
-    shelf = corpus.splits[split].files[0].file.shelf
-    return None if name is None else ShelfFile(shelf=shelf, name=name)
-
-
-def _place_reader(corpus: Corpus, split: SplitName, first_input: int) -> Callable[[int, int], Places]:
-    path = _places_file(corpus, split)
-
-    def read(first: int, count: int) -> Places:
-        if path is None or not count:  # all that is known is which document it is
-            numbers = np.arange(first, first + count, dtype=np.uint64)
-            return np.column_stack([np.full(count, 1 << 62, np.uint64), numbers])
-        found = np.frombuffer(path.read(16 * first, 16 * count), "<u8").reshape(-1, 2).copy()
-        found[:, 0] += np.uint64(first_input)
-        return found
-
-    return read
 
 
 def _inputs(corpus: Corpus) -> listing.Inputs:
@@ -325,18 +298,24 @@ def _list_inputs(corpora: list[Corpus], files: OutputFiles) -> None:
             files.append(listing.NAME, some)
 
 
+def _list_rejects(corpora: list[Corpus], files: OutputFiles) -> None:
+    """What was left out of the sources is left out of the result: one list after the other."""
+    for corpus in corpora:
+        listed = (
+            next((side for side in corpus.manifest.sides if side.kind == "rejects"), None) if corpus.manifest else None
+        )
+        if listed is None or corpus.shelf is None:
+            continue
+        file = ShelfFile(shelf=corpus.shelf, name=listed.name)
+        if file.size != listed.bytes:
+            raise InputError(f"{show(file.path)}: has {file.size:,} bytes, and the manifest says {listed.bytes:,}")
+        for at in range(0, listed.bytes, _REJECTS_BYTES):
+            files.append(rejects.NAME, memoryview(file.read(at, min(_REJECTS_BYTES, listed.bytes - at))))
+
+
 def _input_lines(corpora: list[Corpus]) -> Iterator[bytes]:
     for corpus in corpora:
         yield from corpus.input_lines()
-
-
-def _first_inputs(corpora: list[Corpus]) -> list[int]:
-    """The number that the first input of each has among all of them."""
-    firsts, total = [], 0
-    for corpus in corpora:
-        firsts.append(total)
-        total += listing.count(_inputs(corpus))
-    return firsts
 
 
 def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict[str, Any]:
@@ -344,7 +323,7 @@ def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict
     first = corpora[0].manifest
     job = first.job if first else {"choices": {}, "tokenizer_sha256": None, "vocabulary_size": None}
     choices = {
-        **job["choices"],
+        **_choices(corpora),
         "format": output.format.name,
         "shard_tokens": output.shard_tokens,
         "sample_tokens": output.shape.sample_tokens,
@@ -352,15 +331,41 @@ def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict
         "provenance": output.index and output.provenance,
         "eot": side,
     }
-    if made_by == "convert" and is_one_stream(corpora[0]):
+    in_order = choices.get("split") in ("first-shard", "head", "tail")
+    if made_by == "convert" and not in_order and stream_order(corpora[0]) is not None:
         choices["split"] = "first-shard"
+    elif made_by == "merge" and in_order:
+        choices["split"] = "auto"  # val is the beginning or end of each source, not of all together
+    cuts = _cuts(corpora) if made_by == "merge" else job.get("cuts")
     return {
-        **job,
+        **{name: value for name, value in job.items() if name != "cuts"},
+        **({"cuts": cuts} if cuts else {}),
         "choices": choices,
         "inputs": _all_inputs(corpora),
         "made_by": made_by,
         "made_of": [_fingerprint(corpus) for corpus in corpora],
     }
+
+
+def _choices(corpora: list[Corpus]) -> dict[str, Any]:
+    """What all sources were made with; of limits the sum, since together they hold at most that much."""
+    every = [corpus.manifest.job["choices"] if corpus.manifest else {} for corpus in corpora]
+    same = {name: value for name, value in every[0].items() if all(name in e and e[name] == value for e in every)}
+    for limit in ("limit_documents", "limit_tokens"):
+        if limit in every[0]:
+            same[limit] = sum(choices.get(limit) or 0 for choices in every) or None
+    return same
+
+
+def _cuts(corpora: list[Corpus]) -> dict[str, list[int]]:
+    """Where in each split of a merge a source begins or ends that was cut there inside a document."""
+    found: dict[str, list[int]] = {}
+    for name in SPLITS:
+        base = 0
+        for corpus in corpora:
+            found.setdefault(name, []).extend(base + cut for cut in cuts_of(corpus, name))
+            base += len(corpus.splits[name]) if name in corpus.splits else 0
+    return {name: sorted(set(cuts)) for name, cuts in found.items() if cuts}
 
 
 def _manifest(corpora: list[Corpus], job: dict[str, Any], output: Output, side: str, writer: FormatWriter) -> Manifest:

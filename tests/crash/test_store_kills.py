@@ -10,13 +10,19 @@ from servers import Proxy, Server
 from shardmill.storage import STEPS, STORE_STEPS
 
 KILLED = -9
-# Shards of llm.c may change longer: the last is joined to the one before it.
+# Shards of all but the first may change longer: the last is joined to the one before it. Two have subfolders.
 FORMATS = {
     "shards": ["--format", "shards", "--shard-tokens", "2000", "--index", "--max-staging", "60000"],
     "llmc": ["--format", "llmc", "--shard-tokens", "3000", "--split", "hash", "--max-staging", "120000"],
+    "mds": ["--format", "mds", "--shard-tokens", "3000", "--sample-tokens", "100", "--max-staging", "120000"],
+    "litdata": ["--format", "litdata", "--shard-tokens", "3000", "--sample-tokens", "100", "--max-staging", "120000"],
 }
 # What a folder has and a store has not: files get their final names there when they are put.
 ONLY_FOLDERS = {"file-named", "names-synced", "old-result-removed"}
+
+
+def slow(format):
+    return pytest.param(format, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,10 @@ def near(inputs):
     """What a folder gets, in each format."""
     done = drive(inputs, [{"args": command("running", *options, output=name)} for name, options in FORMATS.items()])
     assert [end["code"] for end in done] == [0] * len(FORMATS), [end["stderr"] for end in done]
-    return {name: result(inputs, name) for name in FORMATS}
+    folders = ("train", "val")  # a store knows none
+    return {
+        name: {file: data for file, data in result(inputs, name).items() if file not in folders} for name in FORMATS
+    }
 
 
 @pytest.fixture
@@ -47,7 +56,7 @@ def expected(near):
 
 def stored(store, name):
     found = store.client.list_objects_v2(Bucket="mill", Prefix=f"kills/{name}/").get("Contents", ())
-    keys = {entry["Key"].rpartition("/")[2]: entry["Key"] for entry in found}
+    keys = {entry["Key"].removeprefix(f"kills/{name}/"): entry["Key"] for entry in found}
     data = {name: store.client.get_object(Bucket="mill", Key=key)["Body"].read() for name, key in keys.items()}
     return {name: None if name == "run.json" else content for name, content in data.items()}
 
@@ -65,7 +74,7 @@ def check_order(store, expected):
     """Every put was of a whole file, and the manifest came only when the store had all of the others (I2, I3)."""
     there = set()
     for method, path, length in store.requests:
-        if method == "PUT" and (found := re.fullmatch(r"/mill/kills/[^/]+/([^/?]+)(\?.*)?", path)):
+        if method == "PUT" and (found := re.fullmatch(r"/mill/kills/[^/]+/([^?]+)(\?.*)?", path)):
             name = found[1]
             if name == "manifest.json":
                 assert there - {name} == expected.keys() - {"manifest.json"}
@@ -75,7 +84,8 @@ def check_order(store, expected):
     assert there == expected.keys()
 
 
-def test_a_kill_at_any_step_costs_no_byte(inputs, store, expected):
+@pytest.mark.parametrize("format", ["shards", slow("mds"), slow("litdata")])
+def test_a_kill_at_any_step_costs_no_byte(inputs, store, near, format):
     """One job that is killed at every step in turn, the early ones first; then at later times of those that come often."""
     early = [["journal-begun", 1], ["file-created", 1], ["block-written", 3], ["tail-dropped", 1], ["data-synced", 1]]
     middle = [[step, 1] for step in ("checkpoint-written", "checkpoint-synced", "journal-replaced", *STORE_STEPS[:4])]
@@ -84,20 +94,21 @@ def test_a_kill_at_any_step_costs_no_byte(inputs, store, expected):
     ]
     kills = [*early, *middle, *late]
     assert {step for step, _ in kills} == {*STEPS, *STORE_STEPS} - ONLY_FOLDERS - {"journal-removed"}
-    done = go(inputs, store, "first", [{"kill": kill} for kill in kills])
+    expected = near[format]
+    done = go(inputs, store, f"first-{format}", [{"kill": kill} for kill in kills], format=format)
     missed = [kill for kill, end in zip(kills, done[:-1], strict=True) if end["code"] != KILLED]
     assert not missed, missed
-    assert stored(store, "first") == expected
+    assert stored(store, f"first-{format}") == expected
     check_order(store, expected)
     later = [["file-put", 4], ["journal-removed", 1]]
-    done = go(inputs, store, "later", [{"kill": kill} for kill in later])
+    done = go(inputs, store, f"later-{format}", [{"kill": kill} for kill in later], format=format)
     assert [end["code"] for end in done] == [KILLED] * len(later) + [0]
-    assert stored(store, "later") == expected
+    assert stored(store, f"later-{format}") == expected
     check_order(store, expected)
     assert not list((inputs / "stage").iterdir())
 
 
-@pytest.mark.parametrize("format", ["shards", pytest.param("llmc", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("format", ["shards", "mds", slow("litdata"), slow("llmc")])
 def test_kills_at_random_moments_cost_no_byte(inputs, store, near, format):
     chance = random.Random(format)
     loose = {"checkpoint_seconds": 0.0, "checkpoint_bytes": 6000, "block_bytes": 3000}

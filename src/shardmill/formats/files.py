@@ -118,8 +118,8 @@ class OutputFiles:
             file = self._here(name)
             self._files[name] = _AwayFile(file.state())
             file.growing.close()
-            self._released += file.growing.bytes
         self._unlink(name)
+        self._released += file.growing.bytes  # not before: whoever waits for room writes at once
 
     def _unlink(self, name: str) -> None:
         for path in (storage.inside(self.folder, name + storage.PARTIAL), storage.inside(self.folder, name)):

@@ -61,6 +61,12 @@ class Format:
     sides: SideKind | None = None
     beside: tuple[str, ...] = ()
     """The names of the files beside the tokens."""
+    bytes_per_document: int = 0
+    """About what those take for each document."""
+    bytes_at_the_end: int = 0
+    """As much of that as is written when all documents are known."""
+    bytes_per_shard: int = 0
+    """About what those take for each shard, at the end too."""
 
     @property
     def needs_ends(self) -> bool:
@@ -92,13 +98,19 @@ class Output:
     @property
     def bytes_per_document(self) -> int:
         """About what the files beside the tokens take for each."""
-        of_format = {"megatron": 20, "datatrove": 8, "olmo": 24 + 80}.get(self.format.sides or "", 0)
-        return of_format + (8 if self.index else 0) + (16 if self.provenance else 0)
+        return self.format.bytes_per_document + (8 if self.index else 0) + (16 if self.provenance else 0)
 
-    @property
-    def bytes_at_the_end(self) -> int:
-        """As much of it as is written when all documents are known."""
-        return {None: 0, "megatron": 16, "datatrove": 0, "olmo": 80}[self.format.sides]
+    def bytes_of(self, tokens: int, documents: int) -> int:
+        """About what so many take, with the headers of the shards that they begin."""
+        headers = self._shards(tokens) * self.layout().header_bytes
+        return tokens * self.dtype.itemsize + documents * self.bytes_per_document + headers
+
+    def bytes_to_finish(self, tokens: int, documents: int) -> int:
+        """About what is still to be written beside so many when there are no more."""
+        return documents * self.format.bytes_at_the_end + self._shards(tokens) * self.format.bytes_per_shard
+
+    def _shards(self, tokens: int) -> int:
+        return tokens // self.shard_tokens + 1 if self.shard_tokens else 1
 
     @property
     def needs_places(self) -> bool:
@@ -179,6 +191,8 @@ FORMATS = {
             wide_from=65500,
             sides="megatron",
             beside=("{split}.idx",),
+            bytes_per_document=20,
+            bytes_at_the_end=16,
         ),
         Format(
             name="datatrove",
@@ -186,6 +200,7 @@ FORMATS = {
             file="{split}.ds",
             sides="datatrove",
             beside=("{split}.ds.index", "{split}.ds.metadata"),
+            bytes_per_document=8,
         ),
         Format(
             name="olmo",
@@ -195,6 +210,8 @@ FORMATS = {
             shard_tokens=1 << 30,
             sides="olmo",
             beside=("{split}-{number:05}.csv.gz", "{split}.rows"),
+            bytes_per_document=24 + 80,
+            bytes_at_the_end=80,
         ),
         Format(
             name="mds",
@@ -208,6 +225,7 @@ FORMATS = {
             max_shard_bytes=_UINT32,
             sides="mds",
             beside=("{split}/index.json",),
+            bytes_per_shard=320,
         ),
         Format(
             name="litdata",
@@ -221,6 +239,7 @@ FORMATS = {
             max_shard_bytes=_UINT32,
             sides="litdata",
             beside=("{split}/index.json",),
+            bytes_per_shard=110,
         ),
     )
 }
