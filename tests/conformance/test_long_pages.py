@@ -23,8 +23,7 @@ DOCUMENTS = [f"{i} {samples.ENGLISH[i : 2 * i]}" for i in range(40)]
 @pytest.fixture
 def narrow(monkeypatch):
     """No page is small enough to be held."""
-    for module, name in ((parquet, "MOST_HELD"), (parquet, "_SMALL_BYTES"), (columns, "LEAST_HELD")):
-        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(parquet, "_rows_at_once", lambda *_: 0)
 
     def refuse(*_args, **_options):
         raise AssertionError("a page was given to the library")
@@ -85,7 +84,6 @@ def test_reading_on_from_after_any_block_gives_the_rest():
     ],
 )
 def test_what_can_only_be_decoded_as_a_whole_is_told_with_what_to_do(monkeypatch, options, reason):
-    monkeypatch.setattr(parquet, "_SMALL_BYTES", 0)
     monkeypatch.setattr(columns, "LEAST_HELD", 0)
     monkeypatch.setattr(parquet, "largest_page", lambda *_: 0)
     data = formats.parquet(LONG, **options)

@@ -10,7 +10,7 @@ from shardmill.documents.columns import File, Rows, RowsPart, TooLarge, choose_c
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, ValuePart
 from shardmill.documents.rules import TextRules
-from shardmill.errors import InputError
+from shardmill.errors import ContentError
 from shardmill.names import show
 from shardmill.reading import Reader
 
@@ -48,9 +48,10 @@ def read_parts(
         if source.ended:
             raise OSError(getattr(reader, "damage", None) or "it ends without its end mark")
     except _FAILURES as e:
+        source.refuse_failure()
         brief = " ".join(str(e).split())[:300] + ("; the file was cut short" if source.ended else "")
         if of is None:
-            raise InputError(
+            raise ContentError(
                 f"{show(reader.path)}: its Arrow schema cannot be read ({brief}); the file is damaged or was cut short: fetch it again"
             ) from e
         yield Counted(
