@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from shardmill.documents.compression import LEAST_WINDOW, Compression, Decompressed, window_of
 from shardmill.documents.pages import Page, pages_of
+from shardmill.documents.records import BytesReader
 from shardmill.documents.rules import MAX_RECORDS, TextRules
 from shardmill.documents.values import ValueReader, plain
 from shardmill.reading import Reader
@@ -27,13 +28,10 @@ Values = list[bytes] | ValueReader
 """Some values that follow each other, or a long one by itself."""
 _CODECS: dict[str, Compression | None] = {"UNCOMPRESSED": None, "ZSTD": "zstd", "GZIP": "gzip", "SNAPPY": "snappy"}
 _WHOLE_CODECS = {"LZ4": "lz4_raw"}
-_PLAIN, _BY_DICTIONARY, _DELTA = 0, (2, 8), (6, 7)
-_WITH_PREFIXES = 7
+PLAIN, BY_DICTIONARY = 0, (2, 8)
+# What is kept of each value of a dictionary: where it ends.
+END_BYTES = 4
 _WINDOW = 256 << 10
-MOST_ROWS = 1024  # that the library is asked for at once
-# Each value of a dictionary takes 16 bytes beside its text in the library, each delta up to 8: a third of that,
-# rounded up, since what is held is reserved three times over. Here, the end of a value takes 4 bytes.
-_WORD_BYTES, _DELTA_BYTES, _END_BYTES = 6, 3, 4
 _length: Callable[[bytes, int], tuple[int]] = struct.Struct("<I").unpack_from
 
 
@@ -50,128 +48,28 @@ class Chunk:
     """A value is null unless its level is this; 0: there are no nulls."""
     is_bytes: bool
     """Values of any length: each is written behind its length."""
+    held: int
+    """How large a page may be to be held as a whole."""
+    spool: str | None = None
+    """A folder for what is not held."""
 
     def pages(self) -> Iterator[Page]:
         return pages_of(self.reader, self.start, self.length, self.values)
 
 
-@dataclass(kw_only=True, slots=True)
-class Needs:
-    """What reading a chunk takes, as the headers of its pages tell."""
-
-    values: int = 0
-    damage: str | None = None
-    """How many values there are before a page that is damaged, and what is wrong with it."""
-    held: int = 0
-    """What the library holds at once."""
-    streamed: int = 0
-    """What is held at once when the pages are read a window at a time."""
-    mean: int = 0
-    """The mean size of the values of a page, of the page with the longest."""
-    repeated: int = 0
-    """No value that a page may repeat without repeating its text is longer than this."""
-    obstacle: str | None = None
-    """Why the pages cannot be read a window at a time, if so."""
-
-
-def needs(chunk: Chunk, most: int) -> Needs:
-    """Look at the pages of a chunk; most is what may be held."""
-    found = Needs()
-    try:
-        for page in chunk.pages():
-            _add(found, chunk, page, most)
-    except (ValueError, IndexError) as e:
-        found.damage = str(e)
-    return found
-
-
-def _add(found: Needs, chunk: Chunk, page: Page, most: int) -> None:
-    if page.is_dictionary:
-        found.streamed = max(found.streamed, _END_BYTES * page.values)
-        found.repeated = max(found.repeated, _longest(chunk, page, most))
-    elif page.encoding in _DELTA and page.size <= most:
-        _refuse_more_deltas(chunk, page)
-    if page.encoding == _WITH_PREFIXES:
-        found.repeated = max(found.repeated, page.size)
-    each = _WORD_BYTES if page.is_dictionary else _DELTA_BYTES if page.encoding in _DELTA else 0
-    found.held = max(found.held, max(page.size, page.compressed) + each * page.values)
-    found.mean = max(found.mean, page.size // max(1, page.values))
-    found.obstacle = found.obstacle or _obstacle(chunk, page, most)
-    found.values += page.values if page.is_data else 0
-
-
-def _obstacle(chunk: Chunk, page: Page, most: int) -> str | None:
-    """Why a page cannot be read a window at a time, if so."""
-    if chunk.codec not in _CODECS:
-        return f"{chunk.codec} is decompressed only as a whole: write it with zstd"
+def obstacle(chunk: Chunk, page: Page) -> str | None:
+    """Why a page that is too large to hold cannot be read a window at a time, if so."""
+    if page.is_data and page.encoding not in (PLAIN, *BY_DICTIONARY):
+        return f"values of encoding {page.encoding} are decoded only as a whole: write it with encoding PLAIN"
     if not chunk.is_bytes:
         return "its values are of a fixed size"
-    if page.is_data and page.encoding not in (_PLAIN, *_BY_DICTIONARY):
-        return f"values of encoding {page.encoding} are decoded only as a whole: write it with encoding PLAIN"
-    if chunk.codec == "ZSTD" and page.size > most and page.packed:
+    if chunk.codec not in _CODECS:
+        return f"{chunk.codec} is decompressed only as a whole: write it with zstd"
+    if chunk.codec == "ZSTD" and page.packed and page.size > chunk.held:
         window = window_of(chunk.reader.read(page.at + page.levels, 18))
         if window > LEAST_WINDOW:
             return f"decompressing it takes a window of {window >> 20} MiB: write it with a lower level of zstd"
     return None
-
-
-def _longest(chunk: Chunk, page: Page, most: int) -> int:
-    """The longest value of a dictionary, or what cannot be shorter than that."""
-    if not chunk.is_bytes:
-        return page.size // max(1, page.values)
-    if page.size > most or page.size * min(MOST_ROWS, chunk.values) <= most:
-        return page.size  # the pages are not for the library, or it does not matter
-    try:
-        ends = _ends(_decompressed(chunk, page), page.values)
-    except ValueError:  # LZ4 of old; or it is damaged, as will be told
-        return page.size
-    return int(np.diff(np.array(ends, np.int64), prepend=0).max(initial=0))
-
-
-def _refuse_more_deltas(chunk: Chunk, page: Page) -> None:
-    """The library makes room for as many lengths as a page of deltas claims, whatever its header says."""
-    data = _decompressed(chunk, page)
-    at = 4 + _length(data, 0)[0] if chunk.max_level and not page.is_v2 else 0
-    for _ in range(2 if page.encoding == _WITH_PREFIXES else 1):
-        count, at = _deltas(data, at)
-        if count > page.values:
-            raise ValueError(f"a page of {page.values:,} values has {count:,} lengths")
-
-
-def _deltas(data: bytes, at: int) -> tuple[int, int]:
-    """How many numbers a sequence of deltas claims, and where it ends."""
-    block, at = _varint(data, at)
-    parts, at = _varint(data, at)
-    count, at = _varint(data, at)
-    _, at = _varint(data, at)
-    left = count - 1
-    while left > 0:
-        _, at = _varint(data, at)
-        widths, at = data[at : at + parts], at + parts
-        for width in widths[: -(-left * parts // block)]:
-            at += width * (block // parts) // 8
-        left -= block
-    return count, at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while data[at] > 127 and shift < 63:
-        value |= (data[at] & 127) << shift
-        at, shift = at + 1, shift + 7
-    return value | (data[at] & 127) << shift, at + 1
-
-
-def _decompressed(chunk: Chunk, page: Page) -> bytes:
-    """All that a page holds, behind the levels of one of version 2; it is small enough."""
-    data = chunk.reader.read(page.at + page.levels, page.compressed - page.levels)
-    if chunk.codec == "UNCOMPRESSED" or not page.packed:
-        return data
-    try:
-        codec = pa.Codec(_WHOLE_CODECS.get(chunk.codec, chunk.codec.lower()))
-        return bytes(codec.decompress(data, page.size - page.levels, asbytes=True))
-    except (pa.ArrowException, OSError) as e:
-        raise ValueError(f"a page cannot be decompressed: {e}") from e
 
 
 def values_of(chunk: Chunk, rules: TextRules) -> Iterator[Any]:
@@ -179,18 +77,30 @@ def values_of(chunk: Chunk, rules: TextRules) -> Iterator[Any]:
     words: _Words | None = None
     for page in chunk.pages():
         if page.is_dictionary:
-            words = _Words(_body(chunk, page, rules), page)
+            words = _Words(_body(chunk, page), page)
         elif page.is_data:
-            present, begin = _levels(chunk, page, rules)
-            body = _body(chunk, page, rules)
-            if page.encoding == _PLAIN:
+            present, begin = _levels(chunk, page)
+            body = _body(chunk, page)
+            if page.encoding == PLAIN:
                 following = _Plain(body, begin, page.size - page.levels, rules).take
             elif words is not None:
-                following = _Coded(words, body, begin, page.size - page.levels, rules).take
+                following = _Coded(words, _numbers(body, begin, page), rules).take
             else:
                 raise ValueError("its dictionary is missing")
             for done in range(0, page.values, MAX_RECORDS):
                 yield from _rows(present(min(MAX_RECORDS, page.values - done)), following)
+
+
+def numbers_of(chunk: Chunk, page: Page) -> Integers:
+    """The numbers of all values of a small page in its dictionary."""
+    present, begin = _levels(chunk, page)
+    body = _body(chunk, page)
+    return _numbers(body, begin, page).take(int(np.count_nonzero(present(page.values))))
+
+
+def _numbers(body: Reader, at: int, page: Page) -> "_Runs":
+    width = body.read(at, 1)
+    return _Runs(body, at + 1, page.size - page.levels, width[0] if width else 0)
 
 
 def _rows(present: npt.NDArray[np.bool_], following: Callable[[int], Values]) -> Iterator[Any]:
@@ -226,10 +136,10 @@ class _Plain:
     def take(self, most: int) -> Values:
         self._body.done_until(self._at)
         data = self._body.read(self._at, min(_WINDOW, self._end - self._at))
-        ends = _ends(data, most)
+        ends = ends_of(data, most)
         if not ends:
-            start, self._at = self._at + 4, _end_of(self._body, self._at, self._end)
-            return _value(self._body, start, self._at, self._rules)
+            start, self._at = self._at, _end_of(self._body, self._at, self._end)
+            return _value(self._body, start + 4, self._at, self._rules, data[4:])
         self._at += ends[-1]
         return [data[start + 4 : end] for start, end in zip((0, *ends), ends)]
 
@@ -238,14 +148,14 @@ class _Words:
     """A dictionary: its text, which stays on disk if it is long, and where each of its values ends."""
 
     def __init__(self, body: Reader, page: Page) -> None:
-        if _END_BYTES * page.values > page.size:
+        if END_BYTES * page.values > page.size:
             raise ValueError(f"a dictionary of {page.values:,} values in {page.size:,} bytes")
         self.body = body
         self._ends = np.zeros(page.values, np.uint32)
         known = at = 0
         while known < page.values:
             data = body.read(at, min(_WINDOW, page.size - at))
-            ends = np.array(_ends(data, page.values - known), np.int64) + at
+            ends = np.array(ends_of(data, page.values - known), np.int64) + at
             if not len(ends):
                 ends = np.array([_end_of(body, at, page.size)])
             self._ends[known : known + len(ends)] = ends
@@ -262,10 +172,8 @@ class _Words:
 class _Coded:
     """The values of a page that has their numbers in a dictionary."""
 
-    def __init__(self, words: _Words, body: Reader, at: int, end: int, rules: TextRules) -> None:
-        self._words, self._rules = words, rules
-        width = body.read(at, 1)
-        self._numbers = _Runs(body, at + 1, end, width[0] if width else 0)
+    def __init__(self, words: _Words, numbers: "_Runs", rules: TextRules) -> None:
+        self._words, self._numbers, self._rules = words, numbers, rules
         self._rest = np.zeros(0, np.int64)
 
     def take(self, most: int) -> Values:
@@ -279,7 +187,7 @@ class _Coded:
         return [_exactly(self._words.body, start, end - start) for start, end in spans]
 
 
-def _ends(data: bytes, most: int) -> "array[int]":
+def ends_of(data: bytes, most: int) -> "array[int]":
     """Where values end that lie in data one after the other, each behind its length; those that are whole."""
     ends, at, last = array("q"), 0, len(data) - 4
     while at <= last and len(ends) < most:
@@ -298,10 +206,11 @@ def _end_of(body: Reader, at: int, end: int) -> int:
     return found
 
 
-def _value(body: Reader, start: int, end: int, rules: TextRules) -> Values:
+def _value(body: Reader, start: int, end: int, rules: TextRules, begun: bytes = b"") -> Values:
+    """A value of any length, of which the beginning may have been read."""
     if end - start > rules.max_run_bytes:
         return plain(body, (start, end), replace=rules.on_error == "replace")
-    return [_exactly(body, start, end - start)]
+    return [begun + _exactly(body, start + len(begun), end - start - len(begun))]
 
 
 def _exactly(body: Reader, offset: int, length: int) -> bytes:
@@ -311,14 +220,28 @@ def _exactly(body: Reader, offset: int, length: int) -> bytes:
     return data
 
 
-def _body(chunk: Chunk, page: Page, rules: TextRules) -> Reader:
+def decompressed(chunk: Chunk, page: Page) -> bytes:
+    """All that a small page holds, behind the levels of one of version 2."""
+    data = chunk.reader.read(page.at + page.levels, page.compressed - page.levels)
+    if chunk.codec == "UNCOMPRESSED" or not page.packed:
+        return data
+    try:
+        codec = pa.Codec(_WHOLE_CODECS.get(chunk.codec, chunk.codec.lower()))
+        return bytes(codec.decompress(data, page.size - page.levels, asbytes=True))
+    except (pa.ArrowException, OSError) as e:
+        raise ValueError(f"a page cannot be decompressed: {e}") from e
+
+
+def _body(chunk: Chunk, page: Page) -> Reader:
     """What a page holds, behind the levels of one of version 2."""
+    if max(page.size, page.compressed) <= chunk.held:
+        return BytesReader(chunk.reader.path, decompressed(chunk, page))
     codec = _CODECS[chunk.codec] if page.packed else None
     section = _Section(chunk.reader, page.at + page.levels, page.compressed - page.levels)
-    return section if codec is None else Decompressed(section, codec, spool=rules.spool)
+    return section if codec is None else Decompressed(section, codec, spool=chunk.spool)
 
 
-def _levels(chunk: Chunk, page: Page, rules: TextRules) -> tuple[Callable[[int], npt.NDArray[np.bool_]], int]:
+def _levels(chunk: Chunk, page: Page) -> tuple[Callable[[int], npt.NDArray[np.bool_]], int]:
     """What tells of the next so many values which are present, and where those begin in the body."""
     level = chunk.max_level
     if not level:
@@ -326,7 +249,7 @@ def _levels(chunk: Chunk, page: Page, rules: TextRules) -> tuple[Callable[[int],
     if page.is_v2:
         runs = _Runs(_Section(chunk.reader, page.at, page.levels), 0, page.levels, level.bit_length())
         return lambda count: runs.take(count) == level, 0
-    body = _body(chunk, page, rules)  # one of its own: levels and values are read at two places
+    body = _body(chunk, page)  # one of its own: levels and values are read at two places
     begin = _end_of(body, 0, page.size)
     runs = _Runs(body, 4, begin, level.bit_length())
     return lambda count: runs.take(count) == level, begin

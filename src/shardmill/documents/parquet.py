@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.columns import LEAST_HELD, File, Rows, RowsPart, TooLarge, choose_column, inside, parts_of
-from shardmill.documents.longpages import MOST_ROWS, Chunk, Needs, needs, values_of
+from shardmill.documents.longpages import Chunk, values_of
+from shardmill.documents.needs import MOST_ROWS, Needs, needs
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, ValuePart, long_parts
 from shardmill.documents.rules import TextRules
@@ -70,7 +71,7 @@ def largest_page(reader: Reader, field: str) -> int:
         footer = _footer_bytes(reader) * _FOOTER_FACTOR
         if footer > _FOOTER_FACTOR * _LEAST_FOOTER:
             return footer + LEAST_HELD  # to look at more of it would take that much already
-        found = needs(_chunk(_open(reader, 0, 0, field), 0), MOST_HELD)
+        found = needs(_chunk(_open(reader, 0, 0, field), 0, MOST_HELD))
     except _FAILURES:
         return 0
     return footer + (found.held if found.obstacle else max(min(found.held, MOST_HELD), found.streamed))
@@ -137,8 +138,6 @@ def _group(
         try:
             for values in _values(column, group, rules, good if careful else None):
                 length = 1 if isinstance(values, ValueReader) else len(values)
-                if seen + length > end:
-                    raise ValueError(f"there are more rows than {end - first:,}")
                 skipped = min(max(0, at - seen), length)
                 seen += length
                 if skipped == length:
@@ -178,8 +177,10 @@ def _values(column: _Column, group: int, rules: TextRules, careful: int | None) 
     To be careful is to read one row at a time, once so many rows are read that are known to be good.
     Raises TooLarge for a page that can only be decoded as a whole, and is too large to hold.
     """
-    chunk = _chunk(column, group)
-    found = needs(chunk, rules.max_held)
+    chunk = _chunk(column, group, rules.max_held, rules.spool)
+    found = needs(chunk)
+    if found.values > column.groups[group]:
+        raise ValueError(f"its pages have {found.values:,} values, and there are {column.groups[group]:,} rows")
     rows = _rows_at_once(found, rules)
     if not rows:
         yield from values_of(chunk, rules)
@@ -211,7 +212,7 @@ def _rows_at_once(found: Needs, rules: TextRules) -> int:
     )
 
 
-def _chunk(column: _Column, group: int) -> Chunk:
+def _chunk(column: _Column, group: int, held: int, spool: str | None = None) -> Chunk:
     found, kind = column.file.metadata.row_group(group).column(column.number), column.file.schema.column(column.number)
     starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else None]
     return Chunk(
@@ -222,6 +223,8 @@ def _chunk(column: _Column, group: int) -> Chunk:
         codec=found.compression,
         max_level=kind.max_definition_level,
         is_bytes=kind.physical_type == "BYTE_ARRAY",
+        held=held,
+        spool=spool,
     )
 
 
