@@ -79,8 +79,8 @@ def values_of(chunk: Chunk, rules: TextRules) -> Iterator[Any]:
         if page.is_dictionary:
             words = _Words(_body(chunk, page), page)
         elif page.is_data:
-            present, begin = _levels(chunk, page)
-            body = _body(chunk, page)
+            present, begin = _levels(chunk, page, _body(chunk, page))
+            body = _body(chunk, page)  # another one: levels and values are read at two places
             if page.encoding == PLAIN:
                 following = _Plain(body, begin, page.size - page.levels, rules).take
             elif words is not None:
@@ -93,8 +93,8 @@ def values_of(chunk: Chunk, rules: TextRules) -> Iterator[Any]:
 
 def numbers_of(chunk: Chunk, page: Page) -> Integers:
     """The numbers of all values of a small page in its dictionary."""
-    present, begin = _levels(chunk, page)
     body = _body(chunk, page)
+    present, begin = _levels(chunk, page, body)
     return _numbers(body, begin, page).take(int(np.count_nonzero(present(page.values))))
 
 
@@ -241,7 +241,7 @@ def _body(chunk: Chunk, page: Page) -> Reader:
     return section if codec is None else Decompressed(section, codec, spool=chunk.spool)
 
 
-def _levels(chunk: Chunk, page: Page) -> tuple[Callable[[int], npt.NDArray[np.bool_]], int]:
+def _levels(chunk: Chunk, page: Page, body: Reader) -> tuple[Callable[[int], npt.NDArray[np.bool_]], int]:
     """What tells of the next so many values which are present, and where those begin in the body."""
     level = chunk.max_level
     if not level:
@@ -249,7 +249,6 @@ def _levels(chunk: Chunk, page: Page) -> tuple[Callable[[int], npt.NDArray[np.bo
     if page.is_v2:
         runs = _Runs(_Section(chunk.reader, page.at, page.levels), 0, page.levels, level.bit_length())
         return lambda count: runs.take(count) == level, 0
-    body = _body(chunk, page)  # one of its own: levels and values are read at two places
     begin = _end_of(body, 0, page.size)
     runs = _Runs(body, 4, begin, level.bit_length())
     return lambda count: runs.take(count) == level, begin

@@ -51,7 +51,7 @@ def needs(chunk: Chunk) -> Needs:
                 words = page
             elif page.encoding in BY_DICTIONARY and len(coded) <= MOST_ROWS:
                 coded.append(page)
-        if words is not None and words.size <= chunk.held:
+        if words is not None and coded and words.size <= chunk.held:
             found.repeated = max(found.repeated, _longest(chunk, words, coded))
     except (ValueError, IndexError) as e:
         found.damage = str(e)
@@ -104,19 +104,17 @@ def _refuse_more_deltas(chunk: Chunk, page: Page) -> None:
     data = decompressed(chunk, page)
     at = 4 + int.from_bytes(data[:4], "little") if chunk.max_level and not page.is_v2 else 0
     for _ in range(2 if page.encoding == _WITH_PREFIXES else 1):
-        count, at = _deltas(data, at)
-        if count > page.values:
-            raise ValueError(f"a page of {page.values:,} values has {count:,} lengths")
+        at = _end_of_deltas(data, at, page.values)
 
 
-def _deltas(data: bytes, at: int) -> tuple[int, int]:
-    """How many numbers a sequence of deltas claims, and where it ends."""
+def _end_of_deltas(data: bytes, at: int, most: int) -> int:
+    """Where a sequence of deltas ends that has so many at most."""
     block, at = _varint(data, at)
     parts, at = _varint(data, at)
     count, at = _varint(data, at)
     _, at = _varint(data, at)
-    if not block or not parts:
-        raise ValueError("a page of deltas is damaged")
+    if not block or not parts or count > most:
+        raise ValueError(f"a page of {most:,} values has {count:,} lengths")
     left = count - 1
     while left > 0:
         _, at = _varint(data, at)
@@ -124,7 +122,7 @@ def _deltas(data: bytes, at: int) -> tuple[int, int]:
         for width in widths[: -(-left * parts // block)]:
             at += width * (block // parts) // 8
         left -= block
-    return count, at
+    return at
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
