@@ -27,13 +27,14 @@ MIB = 1 << 20
 LAUNCHER = """
 import resource, subprocess, sys
 code = subprocess.call(sys.argv[1:])
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime, used.ru_maxrss >> 10)
 sys.exit(code)
 """
 
 
 def run(file, max_memory, *options):
-    """The command on a file: its exit code, what it said, and the MiB it had at most."""
+    """The command on a file: its exit code, what it said, the seconds it took, and the MiB it had at most."""
     output = file.parent / "out"
     command = [sys.executable, "-m", "shardmill", "prepare", file, "-o", output, "--overwrite", "-q", "--workers", "1"]
     command += ["--val-fraction", "0", "--max-memory", f"{max_memory}MiB", *options]
@@ -44,15 +45,17 @@ def run(file, max_memory, *options):
         env={**os.environ, "XDG_CACHE_HOME": str(file.parent / "cache")},
         timeout=200,
     )
-    return done.returncode, done.stderr, int(done.stdout.split()[-1])
+    seconds, peak = done.stdout.split()[-2:]
+    return done.returncode, done.stderr, float(seconds), int(peak)
 
 
-def run_within_the_smallest_budget(file, *options):
-    code, message, _ = run(file, 1, *options)
+def run_within_the_smallest_budget(file, *options, most=15):
+    code, message, _, _ = run(file, 1, *options)
     assert code == 2, message
     budget = int(re.search(r"smallest that works is (\d+)MiB", message).group(1))
-    code, message, peak = run(file, budget, *options)
+    code, message, seconds, peak = run(file, budget, *options)
     assert peak <= budget
+    assert seconds < most
     return code, message
 
 
@@ -78,13 +81,12 @@ def categorical(values, rows):
     return pa.table({"text": pa.DictionaryArray.from_arrays(pa.array(numbers), values)})
 
 
-def test_a_column_of_categories_stays_within_the_smallest_budget(tmp_path):
+@pytest.mark.parametrize(("count", "repeat", "rows"), [(200_000, 1, 500_000), (1000, 1000, 1200)])
+def test_a_column_of_categories_stays_within_the_smallest_budget(tmp_path, count, repeat, rows):
     # The library makes the dictionary anew for each batch of rows: that took minutes, and the Parts held one each.
     file = tmp_path / "a.parquet"
-    pq.write_table(categorical([f"{i:07d} is what this category is called" for i in range(100_000)], 300_000), file)
-    started = time.monotonic()
+    pq.write_table(categorical([f"{i:07d} is a category, " * repeat for i in range(count)], rows), file)
     assert run_within_the_smallest_budget(file)[0] == 0
-    assert time.monotonic() - started < 60
 
 
 def test_one_long_value_that_many_rows_refer_to_stays_within_the_smallest_budget(tmp_path):
@@ -120,11 +122,12 @@ def test_a_page_that_claims_more_values_than_it_has_stays_within_the_smallest_bu
     assert code == 1 and "row 12: 199,999,988 rows" in message
 
 
+@pytest.mark.slow
 def test_a_large_footer_is_reserved_for(tmp_path):
     file = tmp_path / "a.parquet"
     table = pa.table({"text": ["a"], **{f"column {i}": [i] for i in range(300)}})
     with pq.ParquetWriter(file, table.schema) as writer:
-        for _ in range(250):
+        for _ in range(400):
             writer.write_table(table)
     assert run_within_the_smallest_budget(file)[0] == 0
 
@@ -136,7 +139,7 @@ def test_a_page_of_books_stays_within_the_smallest_budget(tmp_path, codec):
     file = tmp_path / "a.parquet"
     books = [f"{i} " + "It was the best of times, it was the worst of times. " * 7500 for i in range(1024)]
     pq.write_table(pa.table({"text": books}), file, compression=codec, use_dictionary=False)
-    assert run_within_the_smallest_budget(file)[0] == 0
+    assert run_within_the_smallest_budget(file, most=120)[0] == 0
     assert np.count_nonzero(tokens(tmp_path) == 50256) == 1024
 
 
@@ -145,7 +148,7 @@ def test_all_of_a_page_and_a_dictionary_of_very_many_values_is_read(tmp_path):
     file, count = tmp_path / "a.parquet", 4_000_000
     table = pa.table({"text": pa.array(np.arange(count, 2 * count)).cast(pa.string())})
     pq.write_table(table, file, row_group_size=count, dictionary_pagesize_limit=1 << 30, compression="zstd")
-    assert run_within_the_smallest_budget(file)[0] == 0
+    assert run_within_the_smallest_budget(file, most=120)[0] == 0
     assert np.count_nonzero(tokens(tmp_path) == 50256) == count
 
 

@@ -61,8 +61,7 @@ class File(io.RawIOBase):
         asked = wanted = count if count is not None and count >= 0 else (1 << 62)
         if size is not None:
             wanted = max(0, min(wanted, size - self._at))
-        if wanted > self._most:
-            raise TooLarge(f"{wanted:,} bytes would have to be held at once, and there is room for {self._most:,}")
+        self.refuse_more(wanted)
         try:
             data = self._reader.read(self._at, wanted)
         except ShardmillError as e:
@@ -71,6 +70,11 @@ class File(io.RawIOBase):
         self._at += len(data)
         self.ended = len(data) < asked
         return data
+
+    def refuse_more(self, size: int) -> None:
+        """Raise TooLarge for more bytes than may be held."""
+        if size > self._most:
+            raise TooLarge(f"{size:,} bytes would have to be held at once, and there is room for {self._most:,}")
 
     def refuse_failure(self) -> None:
         """Raise what went wrong with the input itself, if anything did: Arrow may make a damaged page of it."""
