@@ -21,12 +21,10 @@ LONG = ["short", samples.ENGLISH[:900], "中文" * 150, '\\"\n\t😀é' * 40, "7
 DOCUMENTS = [f"{i} {samples.ENGLISH[i : 2 * i]}" for i in range(40)]
 
 
-@pytest.fixture(params=[0, 16 << 20])
-def narrow(request, monkeypatch):
-    """No page is small enough for the library; nor to be held, or each is."""
+@pytest.fixture
+def narrow(monkeypatch):
+    """No page is small enough for the library."""
     monkeypatch.setattr(parquet, "_rows_at_once", lambda *_: 0)
-    monkeypatch.setattr(parquet, "largest_page", lambda *_: 0)
-    monkeypatch.setattr(columns, "LEAST_HELD", request.param)
 
     def refuse(*_args, **_options):
         raise AssertionError("a page was given to the library")

@@ -93,7 +93,7 @@ def values_of(chunk: Chunk, rules: TextRules) -> Iterator[Any]:
 
 def numbers_of(chunk: Chunk, page: Page) -> Integers:
     """The numbers of all values of a small page in its dictionary."""
-    body = _body(chunk, page)
+    body = BytesReader(chunk.reader.path, decompressed(chunk, page))
     present, begin = _levels(chunk, page, body)
     return _numbers(body, begin, page).take(int(np.count_nonzero(present(page.values))))
 
@@ -221,7 +221,11 @@ def _exactly(body: Reader, offset: int, length: int) -> bytes:
 
 
 def decompressed(chunk: Chunk, page: Page) -> bytes:
-    """All that a small page holds, behind the levels of one of version 2."""
+    """All that a small page holds, behind the levels of one of version 2.
+
+    For bounds, not for text: where a header claims more than there is, the rest is whatever was in memory, and the
+    library will refuse the page.
+    """
     data = chunk.reader.read(page.at + page.levels, page.compressed - page.levels)
     if chunk.codec == "UNCOMPRESSED" or not page.packed:
         return data
@@ -234,8 +238,6 @@ def decompressed(chunk: Chunk, page: Page) -> bytes:
 
 def _body(chunk: Chunk, page: Page) -> Reader:
     """What a page holds, behind the levels of one of version 2."""
-    if max(page.size, page.compressed) <= chunk.held:
-        return BytesReader(chunk.reader.path, decompressed(chunk, page))
     codec = _CODECS[chunk.codec] if page.packed else None
     section = _Section(chunk.reader, page.at + page.levels, page.compressed - page.levels)
     return section if codec is None else Decompressed(section, codec, spool=chunk.spool)
