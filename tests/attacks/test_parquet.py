@@ -1,5 +1,6 @@
 """Parquet files that claim or repeat more than they hold: read or refused within the memory and the time they are due (I5)."""
 
+import itertools
 import os
 import re
 import struct
@@ -95,6 +96,18 @@ def test_one_long_value_that_many_rows_refer_to_stays_within_the_smallest_budget
     coded = bytes([10]) + varint(160 << 1) + struct.pack("<H", 1000)
     file.write_bytes(parquets.file(words, page(coded, 160, encoding=8), rows=160))
     assert run_within_the_smallest_budget(file)[0] == 0
+
+
+@pytest.mark.parametrize("after", [b"", b"\xff" * 100, page(bytes([10]), 3, encoding=8)])
+def test_a_value_that_is_repeated_is_not_repeated_in_memory_whatever_follows(after):
+    words = dictionary(plain(*(b"%d" % i for i in range(1000)), b"so long a word " * 60_000), 1001)
+    coded = page(bytes([10]) + varint(1000 << 1) + struct.pack("<H", 1000), 1000, encoding=8)
+    data = parquets.file(words, coded + after, rows=1003)
+    parts = parquet.read_parts(Position(), BytesReader("a.parquet", data), 0, rules())
+    before = pa.total_allocated_bytes()
+    for part in itertools.islice(parts, 20):
+        assert part.size <= MIB
+        assert pa.total_allocated_bytes() - before < 64 * MIB
 
 
 def test_a_page_of_very_many_values_stays_within_the_smallest_budget(tmp_path):
@@ -238,10 +251,19 @@ def test_a_footer_that_contradicts_itself_is_content_at_fault():
         rejects_of(data)
 
 
-def test_a_dictionary_whose_values_cannot_fit_in_it_is_told():
-    words = dictionary(plain(b"a" * (17 * MIB)), 1 << 30)
-    (reason,) = rejects_of(parquets.file(words, page(b"\0\4", 2, encoding=8), rows=2))
-    assert "would have to be held" in reason
+@pytest.mark.parametrize("held", [1000, 16 * MIB])
+def test_a_dictionary_whose_values_cannot_fit_in_it_is_told(held):
+    words = dictionary(plain(b"a" * MIB), 1 << 30)
+    (reason,) = rejects_of(parquets.file(words, page(b"\0\4", 2, encoding=8), rows=2), max_held=held)
+    assert "a dictionary of 1,073,741,824 values in 1,048,580 bytes" in reason
+
+
+@pytest.mark.parametrize("held", [1 << 20, 16 * MIB])
+def test_a_value_that_is_not_in_the_dictionary_is_told(held):
+    words = dictionary(plain(*[b"a" * 20_000] * 100), 100)
+    coded = bytes([32]) + varint(100 << 1) + struct.pack("<I", (1 << 32) - 1)
+    (reason,) = rejects_of(parquets.file(words, page(coded, 100, encoding=8), rows=100), max_held=held)
+    assert "100 rows" in reason and "dictionary" in reason
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" * 4, b"PAR1" + b"\xff\xff\xff\x7f" + b"PAR1"])

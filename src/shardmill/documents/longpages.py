@@ -148,8 +148,6 @@ class _Words:
     """A dictionary: its text, which stays on disk if it is long, and where each of its values ends."""
 
     def __init__(self, body: Reader, page: Page) -> None:
-        if END_BYTES * page.values > page.size:
-            raise ValueError(f"a dictionary of {page.values:,} values in {page.size:,} bytes")
         self.body = body
         self._ends = np.zeros(page.values, np.uint32)
         known = at = 0

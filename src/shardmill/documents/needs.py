@@ -46,15 +46,17 @@ def needs(chunk: Chunk) -> Needs:
     coded: list[Page] = []
     try:
         for page in chunk.pages():
+            if page.is_dictionary and words is not None:
+                raise ValueError("it has two dictionaries")
             _add(found, chunk, page)
-            if page.is_dictionary:
-                words = page
-            elif page.encoding in BY_DICTIONARY and len(coded) <= MOST_ROWS:
+            words = page if page.is_dictionary else words
+            if page.encoding in BY_DICTIONARY and page.is_data and len(coded) <= MOST_ROWS:
                 coded.append(page)
-        if words is not None and coded and words.size <= chunk.held:
-            found.repeated = max(found.repeated, _longest(chunk, words, coded))
     except (ValueError, IndexError) as e:
         found.damage = str(e)
+    most_rows = min(MOST_ROWS, found.values)
+    if words is not None and coded and most_rows * words.size > chunk.held >= words.size:
+        found.repeated = max(found.repeated, _longest(chunk, words, coded))
     return found
 
 
@@ -64,6 +66,8 @@ def _add(found: Needs, chunk: Chunk, page: Page) -> None:
     if page.encoding == _WITH_PREFIXES:
         found.repeated = max(found.repeated, page.size)
     if page.is_dictionary:
+        if chunk.is_bytes and END_BYTES * page.values > page.size:
+            raise ValueError(f"a dictionary of {page.values:,} values in {page.size:,} bytes")
         found.streamed = max(found.streamed, END_BYTES * page.values)
     each = _WORD_BYTES if page.is_dictionary else _DELTA_BYTES if page.encoding in _DELTA else 0
     found.held = max(found.held, max(page.size, page.compressed) + each * page.values)
@@ -74,11 +78,9 @@ def _add(found: Needs, chunk: Chunk, page: Page) -> None:
 
 def _longest(chunk: Chunk, words: Page, coded: list[Page]) -> int:
     """The longest value of a dictionary; 0 when the text that is written by number fits in memory, all of it."""
-    if words.size * min(MOST_ROWS, chunk.values) <= chunk.held:
-        return 0
     if not chunk.is_bytes:
         return words.size // max(1, words.values)
-    if words.size * _most_uses(chunk, words, coded) <= chunk.held:
+    if len(coded) <= MOST_ROWS and words.size * _most_uses(chunk, words, coded) <= chunk.held:
         return 0
     try:
         ends = ends_of(decompressed(chunk, words), words.values)
@@ -90,12 +92,17 @@ def _longest(chunk: Chunk, words: Page, coded: list[Page]) -> int:
 def _most_uses(chunk: Chunk, words: Page, coded: list[Page]) -> int:
     """How often the value is written that is written most often; or how often values are, where they are many."""
     count = sum(page.values for page in coded)
-    if count > 2 * words.values or count > MOST_ROWS * MOST_ROWS or max(page.size for page in coded) > chunk.held:
+    if count > min(2 * words.values, 64 * MOST_ROWS) or max(page.size for page in coded) > chunk.held:
         return count
     uses = np.zeros(words.values, np.int64)
     for page in coded:
-        found = np.bincount(numbers_of(chunk, page), minlength=words.values)
-        uses += found[: words.values]
+        try:
+            numbers = numbers_of(chunk, page)
+        except ValueError:  # told when it is read
+            return count
+        if numbers.max(initial=0) >= words.values:
+            return count
+        uses += np.bincount(numbers, minlength=words.values)
     return int(uses.max(initial=0))
 
 
