@@ -45,6 +45,7 @@ ORDER = [
     "documents.columns",
     "documents.pages",
     "documents.longpages",
+    "documents.needs",
     "documents.parquet",
     "documents.arrow",
     "sources",

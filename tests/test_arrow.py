@@ -1,12 +1,18 @@
-"""What an Arrow file will need is told by its headers, not by reading it."""
+"""What an Arrow file will need is told by its headers, not by reading it; and no row takes more than its text."""
 
 import io
+import itertools
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from given_texts import load_once
 from shardmill.documents import arrow
-from shardmill.documents.records import BytesReader
+from shardmill.documents.pieces import Position
+from shardmill.documents.records import BytesReader, Counted
+from shardmill.documents.rules import TextRules
+from shardmill.errors import InputError
 
 
 class Watched(BytesReader):
@@ -35,3 +41,68 @@ def test_the_largest_batch_is_found_without_reading_it(make, old):
 @pytest.mark.parametrize("data", [b"", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0", b"\xff" * 100, b"\x40\0\0\0" * 20])
 def test_a_file_that_is_no_arrow_says_nothing(data):
     assert arrow.largest_batch(BytesReader("a.arrow", data)) <= 100
+
+
+def rules(**changed):
+    told = {"separator": None, "passage_bytes": None, "border": None, "max_run_bytes": 1000, "block_bytes": 1 << 20}
+    return TextRules(cuts=load_once("r50k_base").cuts, key=lambda *_: 0, **{**told, **changed})
+
+
+def stream(array, rows=None, **options):
+    out = io.BytesIO()
+    table = pa.table({"text": array})
+    with pa.ipc.new_stream(out, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return out.getvalue()
+
+
+def parts(data, **changed):
+    return arrow.read_parts(Position(), BytesReader("a.arrow", data), 0, rules(**changed))
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_what_a_batch_decompresses_to_is_what_it_takes(codec, dictionary):
+    array = pa.array(["a" * 5_000_000, "b"])
+    data = stream(array.dictionary_encode() if dictionary else array, compression=codec)
+    assert len(data) < 100_000
+    assert 5_000_000 < arrow.largest_batch(BytesReader("a.arrow", data)) < 5_001_000
+    (lost,) = parts(data, max_held=4_000_000, max_run_bytes=6_000_000)
+    assert isinstance(lost, Counted) and "5,000,0" in lost.complaint and "held at once" in lost.complaint
+    assert not any(isinstance(part, Counted) for part in parts(data, max_held=6_000_000, max_run_bytes=6_000_000))
+
+
+def hidden(kind):
+    """A null in whose place there are 5,000 bytes."""
+    text = pa.py_buffer(b"x" * 5000 + b"good")
+    wide = np.int64 if kind in (pa.large_string(), pa.large_binary()) else np.int32
+    offsets = pa.py_buffer(np.array([0, 5000, 5004], wide))
+    return pa.Array.from_buffers(kind, 2, [pa.py_buffer(b"\x02"), offsets, text])
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), "dictionary", "null in a dictionary"])
+def test_a_null_in_whose_place_there_is_a_long_value_is_refused_as_any_other(kind):
+    if kind == "dictionary":
+        array = pa.DictionaryArray.from_arrays(pa.array([None, 1]), ["x" * 5000, "good"])
+    elif kind == "null in a dictionary":
+        array = pa.DictionaryArray.from_arrays(pa.array([0, 1]), hidden(pa.string()))
+    else:
+        array = hidden(kind)
+    with pytest.raises(InputError, match=r"row 0: column 'text' is null"):
+        [part.checked(rules()) for part in parts(stream(array))]
+    (part,) = parts(stream(array), on_error="skip")
+    found = part.checked(rules(on_error="skip")).found
+    assert (found.data, [reject.row for _, reject in found.rejects]) == ([b"good"], [0])
+
+
+def test_rows_that_share_their_text_take_no_more_than_a_block_at_once():
+    text = b"so it is " * 100
+    view = np.array([len(text), int.from_bytes(text[:4], "little"), 0, 0], np.int32)
+    buffers = [None, pa.py_buffer(np.tile(view, 200_000)), pa.py_buffer(text)]
+    shared = pa.Array.from_buffers(pa.string_view(), 200_000, buffers)
+    coded = pa.DictionaryArray.from_arrays(pa.array(np.zeros(200_000, np.int32)), [text.decode()])
+    for array in (shared, coded):
+        data, before = stream(array), pa.total_allocated_bytes()
+        for part in itertools.islice(parts(data), 5):
+            assert part.size <= 1 << 20 and set(part.checked(rules()).found.data) == {text}
+            assert pa.total_allocated_bytes() - before < 32 << 20

@@ -12,6 +12,7 @@ from milling import job_of, mill_blocks, mill_files
 import samples
 from shardmill.documents import columns, parquet
 from shardmill.documents.compression import Decompressed
+from shardmill.documents.pages import pages_of
 from shardmill.documents.records import BytesReader
 from shardmill.errors import InputError
 
@@ -22,9 +23,8 @@ DOCUMENTS = [f"{i} {samples.ENGLISH[i : 2 * i]}" for i in range(40)]
 
 @pytest.fixture
 def narrow(monkeypatch):
-    """No page is small enough to be held."""
-    for module, name in ((parquet, "MOST_HELD"), (parquet, "_SMALL_BYTES"), (columns, "LEAST_HELD")):
-        monkeypatch.setattr(module, name, 0)
+    """No page is small enough for the library."""
+    monkeypatch.setattr(parquet, "_rows_at_once", lambda *_: 0)
 
     def refuse(*_args, **_options):
         raise AssertionError("a page was given to the library")
@@ -66,14 +66,36 @@ def test_nulls_and_columns_inside_others(version, dictionary):
         assert [reject.row for reject in got.rejects] == [i for i, value in enumerate(values) if value is None]
 
 
+def damaged(data):
+    """The same with a page in the middle of its second row group that cannot be decompressed."""
+    chunk = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(1).column(1)
+    pages = list(pages_of(BytesReader("", data), chunk.data_page_offset, chunk.total_compressed_size, chunk.num_values))
+    page = pages[len(pages) // 2]
+    return data[: page.at] + bytes(page.compressed) + data[page.at + page.compressed :]
+
+
 @pytest.mark.usefixtures("narrow")
-def test_reading_on_from_after_any_block_gives_the_rest():
-    data = formats.parquet([*LONG, *LONG, *DOCUMENTS], compression="zstd")
-    with job_of({"a.parquet": data}, block_bytes=100, **SMALL) as (job, splitter):
+@pytest.mark.parametrize("change", [bytes, damaged])
+def test_reading_on_from_after_any_block_gives_the_rest(change):
+    assert_the_rest_is_had_from_after_any_block(change)
+
+
+@pytest.mark.parametrize("change", [bytes, damaged])
+def test_reading_on_where_the_library_reads_gives_the_rest(change):
+    assert_the_rest_is_had_from_after_any_block(change)
+
+
+def assert_the_rest_is_had_from_after_any_block(change):
+    options = {"compression": "zstd", "use_dictionary": False, "write_batch_size": 2, "row_group_size": 20}
+    data = change(formats.parquet([*LONG, *LONG, *DOCUMENTS], **options))
+    with job_of({"a.parquet": data}, block_bytes=100, on_error="skip", **SMALL) as (job, splitter):
         whole = mill_blocks(job, splitter)
-        for index, (after, val, train_done, val_done, _, _) in list(enumerate(whole.after))[::4]:
+        assert any(after.begin for after, *_ in whole.after)
+        assert len(whole.rejects) == (change is damaged)
+        for index, (after, val, train_done, val_done, counts, _) in enumerate(whole.after):
             rest = mill_blocks(job, splitter, after, index + 1, val)
             assert (rest.train, rest.val) == (whole.train[train_done:], whole.val[val_done:])
+            assert {k: v + getattr(counts, k) for k, v in rest.counts.items()} == whole.counts
 
 
 @pytest.mark.parametrize(
@@ -85,7 +107,6 @@ def test_reading_on_from_after_any_block_gives_the_rest():
     ],
 )
 def test_what_can_only_be_decoded_as_a_whole_is_told_with_what_to_do(monkeypatch, options, reason):
-    monkeypatch.setattr(parquet, "_SMALL_BYTES", 0)
     monkeypatch.setattr(columns, "LEAST_HELD", 0)
     monkeypatch.setattr(parquet, "largest_page", lambda *_: 0)
     data = formats.parquet(LONG, **options)

@@ -1,7 +1,9 @@
 """An Arrow IPC file or stream (Feather, what datasets saves) → Parts of rows of its text column."""
 
+import itertools
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ from shardmill.documents.columns import File, Rows, RowsPart, TooLarge, choose_c
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, ValuePart
 from shardmill.documents.rules import TextRules
-from shardmill.errors import InputError
+from shardmill.errors import ContentError
 from shardmill.names import show
 from shardmill.reading import Reader
 
@@ -20,7 +22,7 @@ _CONTINUES = b"\xff\xff\xff\xff"
 _LOOKS = 16
 _FAR = 64 << 20
 _MOST_HEADER = 16 << 20
-_MOST_BODY = 1 << 40
+_DICTIONARY, _BATCH = 2, 3
 _FAILURES = (pa.ArrowException, OSError, TooLarge, MemoryError, ValueError, OverflowError)
 
 
@@ -48,9 +50,10 @@ def read_parts(
         if source.ended:
             raise OSError(getattr(reader, "damage", None) or "it ends without its end mark")
     except _FAILURES as e:
+        source.refuse_failure()
         brief = " ".join(str(e).split())[:300] + ("; the file was cut short" if source.ended else "")
         if of is None:
-            raise InputError(
+            raise ContentError(
                 f"{show(reader.path)}: its Arrow schema cannot be read ({brief}); the file is damaged or was cut short: fetch it again"
             ) from e
         yield Counted(
@@ -66,11 +69,13 @@ def _open(source: File, reader: Reader) -> tuple[Iterator[Any], Any]:
     if reader.read(0, len(_MAGIC)) == _MAGIC:
         source.read(8)
     stream = pa.ipc.open_stream(pa.PythonFile(source, mode="r"))
-    return _batches(stream), stream.schema
+    return _batches(stream, source, reader), stream.schema
 
 
-def _batches(stream: Any) -> Iterator[Any]:
+def _batches(stream: Any, source: File, reader: Reader) -> Iterator[Any]:
     while True:
+        for size in _sizes(reader, source.tell()):
+            source.refuse_more(size)
         try:
             batch = stream.read_next_batch()
         except StopIteration:
@@ -82,31 +87,82 @@ def largest_batch(reader: Reader) -> int:
     """The bytes of the largest of the first record batches, from their headers alone: what must be held at once."""
     at = 8 if reader.read(0, len(_MAGIC)) == _MAGIC else 0
     most = 0
-    for _ in range(_LOOKS):
+    for message in itertools.islice(_messages(reader, at), _LOOKS):
+        most = max(most, message.size)
+        if message.end > _FAR:
+            break
+        reader.done_until(message.end)
+    return most
+
+
+def _sizes(reader: Reader, at: int) -> Iterator[int]:
+    """What the messages up to the next record batch take: dictionaries, and the batch."""
+    for message in _messages(reader, at):
+        yield message.size
+        if message.is_batch:
+            return
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Message:
+    is_batch: bool
+    size: int
+    """Of its header, its body, or what the body decompresses to, the largest."""
+    end: int
+
+
+def _messages(reader: Reader, at: int) -> Iterator[_Message]:
+    """The messages from there on, as their headers tell; up to one that is damaged, as is told when it is read."""
+    while True:
         head = reader.read(at, 8)
         mark = 4 if head.startswith(_CONTINUES) else 0  # streams of old have none
         size = int.from_bytes(head[mark : mark + 4], "little")
         at += mark + 4
-        if not 0 < size <= _MOST_HEADER or at > _FAR:
-            break
+        if not 0 < size <= _MOST_HEADER:
+            return
         try:
-            body = _body_bytes(reader.read(at, size))
-        except struct.error:
-            break
-        if not 0 <= body <= (_MOST_BODY if reader.size is None else reader.size - at):
-            break  # damaged; told when it is read
-        most = max(most, size, body)
-        at += size + body
-        reader.done_until(at)
-    return most
+            message = _message(reader, at, size)
+        except (struct.error, IndexError):
+            return
+        if not at + size <= message.end <= (1 << 62 if reader.size is None else reader.size):
+            return
+        yield message
+        at = message.end
 
 
-def _body_bytes(message: bytes) -> int:
-    """How many bytes follow a message: the fourth field of its flatbuffer."""
-    (table,) = struct.unpack_from("<I", message)
-    (back,) = struct.unpack_from("<i", message, table)
-    (size,) = struct.unpack_from("<H", message, table - back)
-    if size < 12:
+def _message(reader: Reader, at: int, size: int) -> _Message:
+    """From its flatbuffer: a Message of a schema, a DictionaryBatch or a RecordBatch."""
+    data = reader.read(at, size)
+    root = _follow(data, 0)
+    kind, place = _field(data, root, 1), _field(data, root, 3)
+    body = _number(data, place, "<q") if place else 0
+    batch = _follow(data, _field(data, root, 2)) if kind and data[kind] in (_DICTIONARY, _BATCH) else 0
+    if batch and data[kind] == _DICTIONARY:
+        batch = _follow(data, _field(data, batch, 1))
+    expanded = 0
+    if batch and _field(data, batch, 3):  # it is compressed: each buffer begins with its size
+        buffers = _follow(data, _field(data, batch, 2))
+        for i in range(_number(data, buffers, "<I")):
+            offset = _number(data, buffers + 4 + 16 * i, "<q")
+            if not 0 <= offset <= body:
+                raise IndexError
+            expanded += max(0, int.from_bytes(reader.read(at + size + offset, 8), "little", signed=True))
+    is_batch = bool(kind and data[kind] == _BATCH)
+    return _Message(is_batch=is_batch, size=max(size, body, expanded), end=at + size + body)
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Where a field of a table of a flatbuffer stands; 0: it is left out."""
+    fields = table - _number(data, table, "<i")
+    if 6 + 2 * number > _number(data, fields, "<H"):
         return 0
-    (place,) = struct.unpack_from("<H", message, table - back + 10)
-    return int(struct.unpack_from("<q", message, table + place)[0]) if place else 0
+    offset = _number(data, fields + 4 + 2 * number, "<H")
+    return table + offset if offset else 0
+
+
+def _follow(data: bytes, at: int) -> int:
+    return at + _number(data, at, "<I")
+
+
+def _number(data: bytes, at: int, kind: str) -> int:
+    return int(struct.unpack_from(kind, data, at)[0])

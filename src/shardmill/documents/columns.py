@@ -13,7 +13,7 @@ from shardmill.documents.pieces import Position
 from shardmill.documents.records import BytesReader, Counted, Place, Records, ValuePart, long_parts
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, weight
 from shardmill.documents.values import plain
-from shardmill.errors import InputError
+from shardmill.errors import ContentError, ShardmillError
 from shardmill.names import show
 from shardmill.reading import Reader
 
@@ -39,6 +39,7 @@ class File(io.RawIOBase):
         self._reader, self._most, self._at = reader, most, 0
         self.ended = False
         """The last read came to the end of the file."""
+        self._failure: ShardmillError | None = None
 
     def readable(self) -> bool:
         return True
@@ -60,12 +61,25 @@ class File(io.RawIOBase):
         asked = wanted = count if count is not None and count >= 0 else (1 << 62)
         if size is not None:
             wanted = max(0, min(wanted, size - self._at))
-        if wanted > self._most:
-            raise TooLarge(f"{wanted:,} bytes would have to be held at once, and there is room for {self._most:,}")
-        data = self._reader.read(self._at, wanted)
+        self.refuse_more(wanted)
+        try:
+            data = self._reader.read(self._at, wanted)
+        except ShardmillError as e:
+            self._failure = e
+            raise
         self._at += len(data)
         self.ended = len(data) < asked
         return data
+
+    def refuse_more(self, size: int) -> None:
+        """Raise TooLarge for more bytes than may be held."""
+        if size > self._most:
+            raise TooLarge(f"{size:,} bytes would have to be held at once, and there is room for {self._most:,}")
+
+    def refuse_failure(self) -> None:
+        """Raise what went wrong with the input itself, if anything did: Arrow may make a damaged page of it."""
+        if self._failure is not None:
+            raise self._failure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +133,7 @@ class RowsPart:
         if documents is not None and all(documents) and _is_valid(self.array):
             found.add_all(documents, offsets)
             return found
-        for number, (value, offset) in enumerate(zip(documents or _each(self.array), offsets, strict=True)):
+        for number, (value, offset) in enumerate(zip(documents or self.array.to_pylist(), offsets, strict=True)):
             if value is None:
                 found.refuse(rules, number, offset, f"column {rules.field!r} is null")
             else:
@@ -129,13 +143,13 @@ class RowsPart:
 
 def parts_of(array: Any, of: Rows, row: int, begin: int, rules: TextRules) -> Iterator[RowsPart | ValuePart | Counted]:
     """An array of text, which begins at this row of the file, in Parts; begin bytes of its first value are done."""
-    _as_bytes(array).validate(full=True)  # a damaged file may have offsets that lead anywhere
-    array = _plain(array)
+    array = _as_bytes(array)
+    array.validate(full=True)  # a damaged file may have offsets that lead anywhere
     sizes = _sizes(array)
     at = 0
     while at < len(array):
         if begin or sizes[at] > rules.max_run_bytes:
-            yield from _long(_each(array.slice(at, 1))[0] or b"", of, row + at, begin, rules)
+            yield from _long(_plain(array.slice(at, 1))[0].as_py(), of, row + at, begin, rules)
             begin = 0
             at += 1
             continue
@@ -144,7 +158,9 @@ def parts_of(array: Any, of: Rows, row: int, begin: int, rules: TextRules) -> It
         count = max(1, int(np.searchsorted(ends, limit, side="right")))
         too_long = np.flatnonzero(sizes[at : at + count] > rules.max_run_bytes)
         count = int(too_long[0]) if len(too_long) else min(count, len(ends))
-        yield RowsPart(of=of, row=row + at, array=array.slice(at, count), size=weight(int(ends[count - 1]), count))
+        yield RowsPart(
+            of=of, row=row + at, array=_plain(array.slice(at, count)), size=weight(int(ends[count - 1]), count)
+        )
         at += count
 
 
@@ -163,24 +179,24 @@ def choose_column(schema: Any, field: str, path: str) -> tuple[str, tuple[str, .
     try:
         count = names.count(split[0])
         if count > 1:
-            raise InputError(f"{show(path)}: there are {count} columns named {split[0]!r}; name them apart")
+            raise ContentError(f"{show(path)}: there are {count} columns named {split[0]!r}; name them apart")
         kind = schema.field(split[0]).type
         for name in split[1]:
             kind = kind.field(name).type
     except (KeyError, AttributeError, TypeError):
         there = ", ".join(names[:_COLUMNS_TOLD]) + (" …" if len(names) > _COLUMNS_TOLD else "")
-        raise InputError(
+        raise ContentError(
             f"{show(path)}: there is no column {field!r}; there are: {there}. Name the right one with --column"
         ) from None
     if not _is_text(kind):
-        raise InputError(f"{show(path)}: column {field!r} is of type {kind}, not text; name another with --column")
+        raise ContentError(f"{show(path)}: column {field!r} is of type {kind}, not text; name another with --column")
     return split
 
 
 def inside(array: Any, names: tuple[str, ...]) -> Any:
     """The child of a struct array; where the struct is null, so is the child."""
     for name in names:
-        import pyarrow.compute as pc
+        import pyarrow.compute as pc  # late: it takes as long as all the rest
 
         array = pc.struct_field(array, [name])
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
@@ -204,18 +220,18 @@ def _is_text(kind: Any) -> bool:
 
 
 def _plain(array: Any) -> Any:
-    """An array with offsets and one buffer of text, or a dictionary of such."""
+    """Some rows as an array with offsets and one buffer of text, and no text but theirs."""
     if pa.types.is_dictionary(array.type):
-        return pa.DictionaryArray.from_arrays(array.indices, _plain(array.dictionary))
-    if pa.types.is_large_string(array.type) or pa.types.is_string(array.type):
-        return array
+        return _plain(array.dictionary.take(array.indices))
     if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
         return array
-    return _as_bytes(array).cast(pa.large_binary())
+    return array.cast(pa.large_binary())
 
 
 def _as_bytes(array: Any) -> Any:
     """The same without the claim that it is UTF-8."""
+    if pa.types.is_dictionary(array.type):
+        return pa.DictionaryArray.from_arrays(array.indices, _as_bytes(array.dictionary), safe=False)
     if pa.types.is_string(array.type):
         return array.view(pa.binary())
     if pa.types.is_large_string(array.type):
@@ -226,29 +242,30 @@ def _as_bytes(array: Any) -> Any:
 
 
 def _offsets(array: Any) -> Any:
-    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    offsets = np.frombuffer(array.buffers()[1], np.int64 if wide else np.int32)
+    offsets = np.frombuffer(array.buffers()[1], np.int64 if pa.types.is_large_binary(array.type) else np.int32)
     return offsets[array.offset : array.offset + len(array) + 1]
 
 
 def _sizes(array: Any) -> Any:
-    """The bytes of each value; null has none."""
+    """The bytes of each value; null has none, whatever its offsets say."""
     if len(array) == 0:
         return np.zeros(0, np.int64)
     if pa.types.is_dictionary(array.type):
-        indices = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        sizes = _sizes(array.dictionary)
-        return sizes[indices] if len(sizes) else np.zeros(len(array), np.int64)
-    return np.diff(_offsets(array)).astype(np.int64)
+        sizes = np.append(_sizes(array.dictionary), 0)  # the last is that of null
+        return sizes[array.indices.cast(pa.int64()).fill_null(len(sizes) - 1).to_numpy(zero_copy_only=False)]
+    if pa.types.is_fixed_size_binary(array.type):
+        sizes = np.full(len(array), array.type.byte_width, np.int64)
+    elif pa.types.is_binary_view(array.type):  # of 16 bytes each, the first four are the size
+        sizes = np.frombuffer(array.buffers()[1], np.int32)[::4][array.offset :][: len(array)].astype(np.int64)
+    else:
+        sizes = np.diff(_offsets(array)).astype(np.int64)
+    return sizes if not array.null_count else np.where(array.is_valid().to_numpy(zero_copy_only=False), sizes, 0)
 
 
 def _documents(array: Any) -> list[bytes] | None:
     """All values as bytes, if none is null."""
     if array.null_count or not len(array):
         return None
-    if pa.types.is_dictionary(array.type):
-        values = _documents(array.dictionary)
-        return None if values is None else [values[i] for i in array.indices.to_pylist()]
     offsets = _offsets(array).tolist()
     data = array.buffers()[2]
     if data is None:
@@ -257,23 +274,10 @@ def _documents(array: Any) -> list[bytes] | None:
     return [raw[begin:end].tobytes() for begin, end in itertools.pairwise(offsets)]
 
 
-def _each(array: Any) -> list[bytes | None]:
-    if pa.types.is_dictionary(array.type):
-        values = _as_bytes(array.dictionary).to_pylist()
-        return [None if i is None else values[i] for i in array.indices.to_pylist()]
-    return list(_as_bytes(array).to_pylist())
-
-
 def _is_valid(array: Any) -> bool:
     """Whether each value is UTF-8 by itself."""
-    if pa.types.is_dictionary(array.type):
-        return _is_valid(array.dictionary)
-    if pa.types.is_binary(array.type):
-        array = array.view(pa.string())
-    elif pa.types.is_large_binary(array.type):
-        array = array.view(pa.large_string())
     try:
-        array.validate(full=True)
+        array.view(pa.string() if pa.types.is_binary(array.type) else pa.large_string()).validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True

@@ -12,6 +12,8 @@ from shardmill.reading import Reader
 
 _HEADER_BYTES = 64 << 10
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_MOST = (1 << 31) - 1  # sizes and counts in a header are of 32 bits
+_DEEPEST = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,10 +44,10 @@ class Page:
         return self.kind == _DATA_V2
 
 
-def pages_of(reader: Reader, start: int, length: int) -> Iterator[Page]:
-    """The pages of a column chunk in order. Raises ValueError where there is no header."""
-    at, end = start, start + length
-    while at < end:
+def pages_of(reader: Reader, start: int, length: int, values: int) -> Iterator[Page]:
+    """The pages of a column chunk in order, until they hold so many values. Raises ValueError where there is no header."""
+    at, end, seen = start, start + length, 0
+    while at < end and seen < values:
         thrift = _Thrift(reader.read(at, min(512, end - at)))
         try:
             page = _page(thrift)
@@ -55,11 +57,13 @@ def pages_of(reader: Reader, start: int, length: int) -> Iterator[Page]:
                 page = _page(thrift)
             except IndexError:
                 raise ValueError(f"there is no page header at byte {at:,}") from None
-        if min(page.size, page.compressed, page.values, page.levels) < 0:
+        told = (page.size, page.compressed, page.values, page.levels)
+        if min(told) < 0 or max(told) > _MOST or page.levels > page.compressed:
             raise ValueError(f"there is no page header at byte {at:,}")
         at += thrift.at
         yield dataclasses.replace(page, at=at)
         at += page.compressed
+        seen += page.values if page.is_data else 0
 
 
 def _page(thrift: "_Thrift") -> Page:
@@ -83,7 +87,10 @@ def _page(thrift: "_Thrift") -> Page:
 
 
 class _Thrift:
-    """Reads Thrift's compact protocol; running out of bytes is an IndexError."""
+    """Reads Thrift's compact protocol; running out of bytes is an IndexError.
+
+    Whatever it reads takes a byte at least, so that the work is bounded by the bytes, whatever they claim.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data, self.at = data, 0
@@ -97,6 +104,8 @@ class _Thrift:
         return fields
 
     def _value(self, kind: int, depth: int) -> object:
+        if depth > _DEEPEST:
+            raise ValueError("a page header is nested too deeply")
         match kind:
             case 1 | 2:
                 return kind == 1
@@ -110,10 +119,10 @@ class _Thrift:
             case 9 | 10:
                 head = self._byte()
                 count = self._varint() if head >> 4 == 15 else head >> 4
-                for _ in range(count):
-                    self._value(head & 15, depth + 1)
+                for _ in range(count):  # in a list, a boolean is a byte
+                    self._value(3 if head & 15 in (1, 2) else head & 15, depth + 1)
                 return None
-            case 12 if depth < 8:
+            case 12:
                 return self.struct(depth + 1)
             case _:
                 raise ValueError("a page header has a field of no known type")
@@ -135,6 +144,8 @@ class _Thrift:
             if byte < 128:
                 return value
             shift += 7
+            if shift > 63:
+                raise ValueError("a page header has a number of more than 64 bits")
 
     def _zigzag(self) -> int:
         value = self._varint()

@@ -7,25 +7,28 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shardmill.documents.columns import File, Rows, RowsPart, TooLarge, choose_column, inside, parts_of
-from shardmill.documents.longpages import Chunk, obstacle, values_of
+from shardmill.documents.columns import LEAST_HELD, File, Rows, RowsPart, TooLarge, choose_column, inside, parts_of
+from shardmill.documents.longpages import Chunk, values_of
+from shardmill.documents.needs import MOST_ROWS, Needs, needs
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Place, ValuePart, long_parts
 from shardmill.documents.rules import TextRules
 from shardmill.documents.values import ValueReader
-from shardmill.errors import InputError
+from shardmill.errors import ContentError, InputError
 from shardmill.names import show
 from shardmill.reading import Reader
 
 # Pages are read through a buffer of this size; without it a whole column of a row group is read at once.
 _BUFFER_BYTES = 256 << 10
-_MOST_ROWS = 1024
-_MOST_FOOTER = 64 << 20
 # A larger page is read a little at a time, by slower code, where its encoding allows it.
 MOST_HELD = 32 << 20
-# A column of a row group up to this size is read without looking at its pages first.
-_SMALL_BYTES = 2 << 20
-_FAILURES = (pa.ArrowException, OSError, TooLarge, MemoryError, ValueError, OverflowError, KeyError)
+# The library takes 12 times the size of a footer (measured: 15.6 MB, 190 MiB), for as long as the file is open;
+# what is held is reserved three times over.
+_FOOTER_FACTOR = 5
+_LEAST_FOOTER = 4 << 20
+_MAGIC = b"PAR1"
+_ARROW_SCHEMA = b"ARROW:schema"
+_FAILURES = (pa.ArrowException, OSError, TooLarge, MemoryError, ValueError, OverflowError, LookupError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,79 +36,107 @@ class _Column:
     """An open file and its column of text."""
 
     file: Any
+    source: File
     reader: Reader
-    top: str
     names: tuple[str, ...]
+    number: int
     of: Rows
+    groups: tuple[int, ...]
+    """The rows of each row group."""
 
     @property
     def path(self) -> str:
-        return ".".join((self.top, *self.names))
+        return str(self.file.schema.column(self.number).path)
 
 
 def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules
 ) -> Iterator[RowsPart | ValuePart | Counted]:
     """All rows of one file in order, from start on."""
-    column = _open(reader, start.file, base, rules.field)
-    meta = column.file.metadata
+    column = _open(reader, start.file, base, rules.field, rules.max_held)
     first = 0
-    for group in range(meta.num_row_groups):
-        end = first + meta.row_group(group).num_rows
-        if end > start.record:
+    for group, count in enumerate(column.groups):
+        if first + count > start.record:
             yield from _group(column, group, first, start, rules)
-        first = end
+        first += count
 
 
 def rows(reader: Reader, field: str) -> int:
-    return int(_open(reader, 0, 0, field).file.metadata.num_rows)
+    return sum(_open(reader, 0, 0, field).groups)
 
 
 def largest_page(reader: Reader, field: str) -> int:
-    """The largest page in the first row group that must be held at once, if the others are like it."""
-    column = _open(reader, 0, 0, field)
-    if not column.file.metadata.num_row_groups:
-        return 0
+    """What of a file must be held at once: its footer, and of the pages of its first row group, if the others are like it."""
     try:
-        chunk = _chunk(column, 0)
-        pages = [(max(page.size, page.compressed), obstacle(chunk, page)) for page in chunk.pages()]
-        streamed = all(reason is None for _, reason in pages)
-        return max((min(size, MOST_HELD) if streamed else size for size, _ in pages), default=0)
+        footer = _footer_bytes(reader) * _FOOTER_FACTOR
+        if footer > _FOOTER_FACTOR * _LEAST_FOOTER:
+            return footer + LEAST_HELD  # to look at more of it would take that much already
+        found = needs(_chunk(_open(reader, 0, 0, field), 0, MOST_HELD))
     except _FAILURES:
         return 0
+    return footer + (found.held if found.obstacle else max(min(found.held, MOST_HELD), found.streamed))
 
 
-def _open(reader: Reader, file: int, base: int, field: str) -> _Column:
-    size = reader.size
+def _open(reader: Reader, file: int, base: int, field: str, held: int = LEAST_HELD) -> _Column:
+    """Open a file of whose footer and pages so much may be held."""
+    source, size = File(reader, held), reader.size
     if size is None:
         raise InputError(
             f"{show(reader.path)}: a Parquet file begins at its end, so it cannot be read from a pipe; save it as a file first"
         )
     try:
-        opened = pq.ParquetFile(File(reader, _MOST_FOOTER), pre_buffer=False, buffer_size=_BUFFER_BYTES)
-        schema, rows = opened.schema_arrow, opened.metadata.num_rows
+        meta = _metadata(reader, max(_LEAST_FOOTER, held // _FOOTER_FACTOR))
+        opened = pq.ParquetFile(source, metadata=meta, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+        schema = opened.schema_arrow
+        groups = tuple(int(meta.row_group(group).num_rows) for group in range(meta.num_row_groups))
+        if min(groups, default=0) < 0 or sum(groups) != meta.num_rows:
+            raise ValueError(f"{meta.num_rows:,} rows in all, {sum(groups):,} in its row groups")
+    except TooLarge as e:
+        raise ContentError(f"{show(reader.path)}: {e}") from e
     except _FAILURES as e:
-        raise InputError(
+        source.refuse_failure()
+        raise ContentError(
             f"{show(reader.path)}: its Parquet footer cannot be read ({_brief(e)}); the file is damaged or was cut short: fetch it again"
         ) from e
     top, names = choose_column(schema, field, reader.path)
-    of = Rows(file=file, path=reader.path, base=base, size=size, rows=rows)
-    return _Column(file=opened, reader=reader, top=top, names=names, of=of)
+    path = ".".join((top, *names))
+    number = next(i for i in range(meta.num_columns) if opened.schema.column(i).path == path)
+    of = Rows(file=file, path=reader.path, base=base, size=size, rows=meta.num_rows)
+    return _Column(file=opened, source=source, reader=reader, names=names, number=number, of=of, groups=groups)
+
+
+def _footer_bytes(reader: Reader) -> int:
+    size = reader.size or 0
+    end = reader.read(max(0, size - 8), 8)
+    length = int.from_bytes(end[:4], "little")
+    if end[4:] != _MAGIC or length > size - 12:
+        raise ValueError("it is not at the end of the file")
+    return length
+
+
+def _metadata(reader: Reader, most: int) -> Any:
+    """The footer, without what it tells of Arrow's types: of a dictionary, the library would make a new one for each batch."""
+    length = _footer_bytes(reader)
+    if length > most:
+        raise TooLarge(
+            f"its footer of {length:,} bytes is larger than those of the files that were looked at first, for which memory is reserved; name it first, or write it with fewer row groups"
+        )
+    footer = reader.read((reader.size or 0) - 8 - length, length).replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())
+    return pq.read_metadata(pa.BufferReader(_MAGIC + footer + length.to_bytes(4, "little") + _MAGIC))
 
 
 def _group(
     column: _Column, group: int, first: int, start: Position, rules: TextRules
 ) -> Iterator[RowsPart | ValuePart | Counted]:
     """The rows of one row group. Where a page cannot be read, the rows before it are still had, one by one."""
-    of, count = column.of, column.file.metadata.row_group(group).num_rows
-    at, begin = (start.record, start.begin) if start.record > first else (first, 0)
-    if start.record == first:
-        begin = start.begin
+    of, end = column.of, first + column.groups[group]
+    at, begin = (start.record, start.begin) if start.record >= first else (first, 0)
     failure: Exception | None = None
-    for careful in (False, True):
+    seen, careful = first, False
+    while True:
+        good, seen = seen - first, first
         try:
-            seen = first
-            for values in _values(column, group, rules, careful=careful):
+            for values in _values(column, group, rules, good if careful else None):
                 length = 1 if isinstance(values, ValueReader) else len(values)
                 skipped = min(max(0, at - seen), length)
                 seen += length
@@ -116,15 +147,16 @@ def _group(
                 else:
                     yield from parts_of(values.slice(skipped), of, at, begin, rules)
                 at, begin = seen, 0
-            if at == first + count:
+            if at == end:
                 return
-            failure = ValueError(f"there are {at - first:,} rows instead of {count:,}")
-        except TooLarge as e:
-            failure = e
+            failure = ValueError(f"there are {at - first:,} rows instead of {end - first:,}")
             break
         except _FAILURES as e:
+            column.source.refuse_failure()
             failure = e
-    end = first + count
+        if careful or isinstance(failure, TooLarge):
+            break
+        careful = True
     yield Counted(
         file=of.file,
         after=of.position(end),
@@ -139,59 +171,61 @@ def _long(value: ValueReader, of: Rows, row: int, begin: int, rules: TextRules) 
     return long_parts(value, here, after, Place(path=of.path, row=row), of.base + of.spent(row), rules)
 
 
-def _values(column: _Column, group: int, rules: TextRules, *, careful: bool) -> Iterator[Any]:
+def _values(column: _Column, group: int, rules: TextRules, careful: int | None) -> Iterator[Any]:
     """The values of a row group in order, in arrays; where pages are too large for that, long ones by themselves.
 
+    To be careful is to read one row at a time, once so many rows are read that are known to be good.
     Raises TooLarge for a page that can only be decoded as a whole, and is too large to hold.
     """
-    chunk = _chunk(column, group)
-    rows = _rows_at_once(column, group, chunk, rules)
+    chunk = _chunk(column, group, rules.max_held, rules.spool)
+    found = needs(chunk)
+    if found.values > column.groups[group]:
+        raise ValueError(f"its pages have {found.values:,} values, and there are {column.groups[group]:,} rows")
+    rows = _rows_at_once(found, rules)
     if not rows:
         yield from values_of(chunk, rules)
         return
-    rows = 1 if careful else rows
-    for batch in column.file.iter_batches(rows, row_groups=[group], columns=[column.path], use_threads=False):
+    seen, good = 0, found.values if careful is None else careful
+    batches = column.file.iter_batches(
+        max(1, min(rows, good)), row_groups=[group], columns=[column.path], use_threads=False
+    )
+    while seen < found.values and (batch := next(batches, None)) is not None:
         yield inside(batch.column(0), column.names)
+        seen += len(batch)
+        if seen + rows > good:
+            column.file.reader.set_batch_size(max(1, good - seen))
+    if found.damage is not None:
+        raise ValueError(found.damage)
 
 
-def _rows_at_once(column: _Column, group: int, chunk: Chunk, rules: TextRules) -> int:
-    """As many rows as make about a block, by the page with the longest values; 0: a page is too large to hold."""
-    meta = column.file.metadata.row_group(group)
-    size = sum(int(meta.column(i).total_uncompressed_size) for i in _numbers(meta, column.path))
-    mean = size // max(1, int(meta.num_rows))
-    large, reasons = 0, set()
-    for page in chunk.pages() if size > _SMALL_BYTES else ():
-        large = max(large, page.size, page.compressed)
-        reasons.add(obstacle(chunk, page))
-        mean = max(mean, page.size // max(1, page.values))
-    if large <= rules.max_held:
-        return max(1, min(_MOST_ROWS, rules.block_bytes // max(1, mean)))
-    reason = next((reason for reason in reasons if reason is not None), None)
-    if reason is not None:
-        raise TooLarge(
-            f"a page of {large:,} bytes would have to be held at once, and there is room for {rules.max_held:,}; {reason}, or with smaller pages"
-        )
-    return 0
+def _rows_at_once(found: Needs, rules: TextRules) -> int:
+    """As many rows as make about a block, by the page with the longest values; 0: a page is too large for the library."""
+    if found.held <= rules.max_held:
+        longest = rules.max_held // max(1, found.repeated)
+        return max(1, min(MOST_ROWS, rules.block_bytes // max(1, found.mean), longest))
+    if found.obstacle is None and found.streamed <= rules.max_held:
+        return 0
+    least = found.held if found.obstacle else found.streamed
+    reason = found.obstacle or "the places of the values of its dictionary would be: write it without a dictionary"
+    raise TooLarge(
+        f"{least:,} bytes of a page would have to be held at once, and there is room for {rules.max_held:,}; {reason}, or with smaller pages"
+    )
 
 
-def _chunk(column: _Column, group: int) -> Chunk:
-    meta = column.file.metadata.row_group(group)
-    for i in _numbers(meta, column.path):
-        found, kind = meta.column(i), column.file.schema.column(i)
-        starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else None]
-        return Chunk(
-            reader=column.reader,
-            start=min(place for place in starts if place),
-            length=found.total_compressed_size,
-            codec=found.compression,
-            max_level=kind.max_definition_level,
-            is_bytes=kind.physical_type == "BYTE_ARRAY",
-        )
-    raise KeyError(f"row group without the column {column.path!r}")
-
-
-def _numbers(meta: Any, path: str) -> list[int]:
-    return [i for i in range(meta.num_columns) if meta.column(i).path_in_schema == path]
+def _chunk(column: _Column, group: int, held: int, spool: str | None = None) -> Chunk:
+    found, kind = column.file.metadata.row_group(group).column(column.number), column.file.schema.column(column.number)
+    starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else None]
+    return Chunk(
+        reader=column.reader,
+        start=min(place for place in starts if place),
+        length=found.total_compressed_size,
+        values=found.num_values,
+        codec=found.compression,
+        max_level=kind.max_definition_level,
+        is_bytes=kind.physical_type == "BYTE_ARRAY",
+        held=held,
+        spool=spool,
+    )
 
 
 def _brief(error: Exception | None) -> str:
