@@ -22,20 +22,9 @@ TABLE = Path(__file__).with_name("golden.json")
 SHAKESPEARE = (Path(__file__).parents[2] / "samples" / "tinyshakespeare.txt").read_text()
 WRITES = os.environ.get("SHARDMILL_GOLDEN") == "write"
 SEPARATOR = "<|mark|>"
-# More scripts than samples.py has.
-SCRIPTS = [
-    "Ο μυλωνάς μέτρησε τα σακιά δύο φορές, κι ύστερα τρίτη· κανείς δεν τον πίστεψε.\n",
-    "הטחנה עמדה על הגבעה, והרוח באה רק בערב; „מחר“, אמר הזקן.\n",
-    "ქარის წისქვილი ძველი იყო, მაგრამ ბორბალი კვლავ ბრუნავდა.\n",
-    "Ջրաղացպանը ժպտաց ու ոչինչ չասաց։\n",
-    "கடலோரத்தில் ஒரு பழைய ஆலை இருந்தது. யாரும் அங்கே போகவில்லை.\n",
-    "নদীর ধারে পুরোনো কলটি আজও ঘোরে, কেউ জানে না কেন।\n",
-    "Cối xay gió đứng trên đồi, và chẳng ai nhớ nó được dựng từ bao giờ.\n",
-    "የወፍጮው ድምፅ ሌሊት ይሰማል።\n",
-]
 DOCUMENTS = [
     *samples.SAMPLES.values(),
-    *SCRIPTS,
+    *samples.SCRIPTS,
     "",
     " ",
     "\n\n\n",
