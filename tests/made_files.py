@@ -35,6 +35,8 @@ class Document:
     """The byte of the file where it begins, for the splits that go by place."""
     good: bool = True
     replaced: int = 0
+    raw: bytes | None = None
+    """Plain text as it stands in the file: that decides its split and sample, whether it is UTF-8 or not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,14 +48,14 @@ class Made:
     marks: int = 0
 
 
-def document(content, place, at):
+def document(content, place, at, **more):
     """content: a str, bytes that may not be UTF-8, or BROKEN."""
     if content is BROKEN:
         return Document(text=None, place=place, at=at, good=False)
     if isinstance(content, bytes):
         text = content.decode("utf-8", "replace")
         replaced = text.count("\ufffd") - content.count("\ufffd".encode())
-        return Document(text=text, place=place, at=at, good=not replaced, replaced=replaced)
+        return Document(text=text, place=place, at=at, good=not replaced, replaced=replaced, **more)
     halves = content.count(HALF)
     return Document(text=content.replace(HALF, "\ufffd"), place=place, at=at, good=not halves, replaced=halves)
 
@@ -63,15 +65,18 @@ def raw(content):
 
 
 def text(contents, separator=None, *, bom=False):
-    """One file of text: one document, or what lies between separators; after the last one only if there is text."""
+    """One file of text: one document, or what lies between separators; after the last one only if there is text.
+
+    An empty file is an empty document.
+    """
     start, sep = len(BOM) * bom, (separator or "").encode()
     data = sep.join(map(raw, contents))
     pieces = data.split(sep) if sep else [data]
-    if sep and not pieces[-1]:
+    if len(pieces) > 1 and not pieces[-1]:
         pieces.pop()
     documents, at = [], start
     for piece in pieces:
-        documents.append(document(piece, at, at))
+        documents.append(document(piece, at, at, raw=piece))
         at += len(piece) + len(sep)
     return Made(data=BOM * bom + data, documents=tuple(documents), marks=int(bom))
 

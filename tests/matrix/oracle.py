@@ -71,11 +71,11 @@ def expected(cell: Cell, world: World) -> Expected:
             if not document.text:
                 pending["documents_empty"] += 1
                 continue
-            if not _in_sample(cell, world, document.text):
+            if not _in_sample(cell, world, document):
                 pending["documents_unsampled"] += 1
                 continue
             tokens = reference.tokens(spec["tokenizer"], [document.text], eot=EOT[spec["tokenizer"]], side=eot_side(cell, world))
-            val = is_val(document.text, base + document.at)
+            val = is_val(document, base + document.at)
             pending["documents_val"] += val
             most = len(tokens) if limit_tokens is None else limit_tokens - tokens_before
             at_least = found.replaced[1]
@@ -98,40 +98,41 @@ def expected(cell: Cell, world: World) -> Expected:
     return found
 
 
-def _head(cell, text):
-    """What a document is judged by: its first 64 KiB."""
-    return text.encode()[: SMALL_HEAD if cell["constants"] == "small" else 64 << 10]
+def _hash(cell, document, seed):
+    """Of what a document is judged by: its first 64 KiB, of plain text as they stand in the file."""
+    head = document.text.encode() if document.raw is None else document.raw
+    head = head[: SMALL_HEAD if cell["constants"] == "small" else 64 << 10]
+    return xxhash.xxh3_64_intdigest(head, seed=seed & (1 << 64) - 1)
 
 
-def _in_sample(cell, world, text):
+def _in_sample(cell, world, document):
     share, seed = world.spec.get("sample"), world.spec["seed"] ^ _SAMPLE_SEED
-    return share is None or xxhash.xxh3_64_intdigest(_head(cell, text), seed=seed & (1 << 64) - 1) < share * (1 << 64)
-
-
-def _key(cell, world, text):
-    return xxhash.xxh3_64_intdigest(_head(cell, text), seed=world.spec["seed"] & (1 << 64) - 1)
+    return share is None or _hash(cell, document, seed) < share * (1 << 64)
 
 
 def _splitter(cell, world):
-    """Text and place → whether it is val."""
+    """A document and its place → whether it is val."""
     fraction, total = world.spec.get("val_fraction", 0.0), sum(len(made.data) for made in world.files.values())
     match cell["split"]:
         case "first-shard" | "none":
-            return lambda _text, _at: False
+            return lambda _document, _at: False
         case "head":
-            return lambda _text, at: at < round(total * fraction)
+            return lambda _document, at: at < round(total * fraction)
         case "tail":
-            return lambda _text, at: at >= total - round(total * fraction)
+            return lambda _document, at: at >= total - round(total * fraction)
     limit = _lowest(cell, world, fraction)
     limit = int(fraction * (1 << 64)) if limit is None else limit
-    return lambda text, _at: _key(cell, world, text) < limit
+    return lambda document, _at: _hash(cell, document, world.spec["seed"]) < limit
 
 
 def _lowest(cell, world, fraction):
-    """The highest key that is not val, when there are few; None when there are enough for a threshold."""
+    """The lowest key that is not val, when there are few; None when there are enough for a threshold.
+
+    Whatever the policy: bad plain text has a say, a bad record, which may have no text at all, has none.
+    """
     documents = [document for made in world.files.values() for document in made.documents]
-    wanted = [d for d in documents if d.text and (d.good or world.spec["on_error"] == "replace") and _in_sample(cell, world, d.text)]
-    keys = sorted(_key(cell, world, document.text) for document in wanted)
+    judged = [d for d in documents if d.text and (d.good or d.raw is not None) and _in_sample(cell, world, d)]
+    keys = sorted(_hash(cell, document, world.spec["seed"]) for document in judged)
     if (len(documents) if world.spec.get("sample") is None else len(keys)) >= _FEW / fraction:
         return None
     if len(keys) < 2 or keys[0] == keys[-1]:
