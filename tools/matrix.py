@@ -16,9 +16,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads,
 
 import cells  # type: ignore[import-not-found]  # noqa: E402
 import running  # type: ignore[import-not-found]  # noqa: E402
-import stores  # type: ignore[import-not-found]  # noqa: E402
 
 _AT_ONCE = 20
+
+
+def _begin() -> None:
+    running.engines_kept().__enter__()
 
 
 def _some(job: tuple[list[dict[str, Any]], bool]) -> list[tuple[str, str]]:
@@ -27,7 +30,7 @@ def _some(job: tuple[list[dict[str, Any]], bool]) -> list[tuple[str, str]]:
     done = []
     for cell in some:
         try:
-            why = running.run(cell, runner=running.forked if forked else running.in_process, bucket=stores.bucket())
+            why = running.run(cell, runner=running.forked if forked else running.in_process)
             done.append(("refused" if why else "ok", ""))
         except running.Difference as e:
             done.append(("differs", str(e)))
@@ -44,14 +47,17 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--most", type=int, default=20, help="end after so many differences")
     asked = parser.parse_args()
-    running.keep_engines()
-    wanted = [cells.parse(asked.cell)] if asked.cell else list(itertools.islice(cells.cells(asked.seed, asked.cells), asked.skip, None))
+    wanted = (
+        [cells.parse(asked.cell)]
+        if asked.cell
+        else list(itertools.islice(cells.cells(asked.seed, asked.cells), asked.skip, None))
+    )
     if asked.forked:
         wanted = [{**cell, "place": "disk"} for cell in wanted]
     started, counts, told = time.monotonic(), Counter[str](), 0
     jobs = [(wanted[at : at + _AT_ONCE], asked.forked) for at in range(0, len(wanted), _AT_ONCE)]
     context = get_context("spawn")
-    with context.Pool(min(asked.processes, len(jobs)), running.keep_engines) as pool:
+    with context.Pool(min(asked.processes, len(jobs)), _begin) as pool:
         for done in pool.imap_unordered(_some, jobs):
             for what, message in done:
                 counts[what] += 1

@@ -70,27 +70,32 @@ def cells(seed: int, count: int) -> Iterator[Cell]:
         yield {"seed": seed * 1_000_000 + number, **cell}
 
 
-def _covering(rng: random.Random) -> Iterator[Cell]:
-    """Cells in which all pairs meet; those that are refused, in one cell each."""
-    pairs = [
+def pairs() -> list[tuple[tuple[str, object], ...]]:
+    return [
         ((a, x), (b, y))
         for a, b in itertools.combinations(DIMENSIONS, 2)
         for x, y in itertools.product(DIMENSIONS[a], DIMENSIONS[b])
         if not _means_nothing({a: x, b: y})
     ]
-    rng.shuffle(pairs)
-    missing = {pair for pair in pairs if refusal(dict(pair)) is None and not _is_costly(pair)}
-    for pair in pairs:
+
+
+def _covering(rng: random.Random) -> Iterator[Cell]:
+    """Cells in which all pairs meet; those that are refused, in one cell each."""
+    order = pairs()
+    rng.shuffle(order)
+    missing = {pair for pair in order if refusal(dict(pair)) is None and not is_costly(pair)}
+    for pair in order:
         if pair in missing or refusal(dict(pair)):
             cell = _draw(rng, dict(pair), missing)
             missing.difference_update(itertools.combinations(cell.items(), 2))
             yield cell
 
 
-def _is_costly(pair: tuple[tuple[str, object], ...]) -> bool:
+def is_costly(pair: tuple[tuple[str, object], ...]) -> bool:
     (a, x), (b, y) = pair
     return any(
-        name in _RARE and value != _RARE[name][0] and other not in _RARE[name][1] for name, value, other in ((a, x, b), (b, y, a))
+        name in _RARE and value != _RARE[name][0] and other not in _RARE[name][1]
+        for name, value, other in ((a, x, b), (b, y, a))
     )
 
 
@@ -111,7 +116,9 @@ def _draw(rng: random.Random, given: Cell, missing: set[tuple[tuple[str, object]
 def _news(name: str, value: object, cell: Cell, missing: set[tuple[tuple[str, object], ...]]) -> int:
     """How many pairs would meet for the first time."""
     order = list(DIMENSIONS).index
-    met = (((name, value), other) if order(name) < order(other[0]) else (other, (name, value)) for other in cell.items())
+    met = (
+        ((name, value), other) if order(name) < order(other[0]) else (other, (name, value)) for other in cell.items()
+    )
     return sum(pair in missing for pair in met)
 
 

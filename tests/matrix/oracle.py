@@ -5,10 +5,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import xxhash
-
-import reference
 from cells import SHARDED, Cell
 from world import SMALL_HEAD, World
+
+import reference
 
 EOT = {"r50k_base": 50256, "cl100k_base": 100257, "o200k_base": 199999}
 BEFORE = {"build-nanogpt", "llmc", "modded-nanogpt"}
@@ -61,7 +61,9 @@ def expected(cell: Cell, world: World) -> Expected:
         pending["byte_order_marks"] += made.marks
         for document in made.documents:
             pending["documents"] += 1
-            if not document.good and (spec["on_error"] == "stop" or document.text is None and spec["on_error"] == "replace"):
+            if not document.good and (
+                spec["on_error"] == "stop" or (document.text is None and spec["on_error"] == "replace")
+            ):
                 found.error = True
                 return found
             if not document.good and spec["on_error"] == "skip":
@@ -74,7 +76,9 @@ def expected(cell: Cell, world: World) -> Expected:
             if not _in_sample(cell, world, document):
                 pending["documents_unsampled"] += 1
                 continue
-            tokens = reference.tokens(spec["tokenizer"], [document.text], eot=EOT[spec["tokenizer"]], side=eot_side(cell, world))
+            tokens = reference.tokens(
+                spec["tokenizer"], [document.text], eot=EOT[spec["tokenizer"]], side=eot_side(cell, world)
+            )
             val = is_val(document, base + document.at)
             pending["documents_val"] += val
             most = len(tokens) if limit_tokens is None else limit_tokens - tokens_before

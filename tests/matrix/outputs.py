@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import itertools
 import json
 import struct
 
@@ -80,7 +81,9 @@ def ends(files, form, split, documents):
         found[f"{split}.idx"] = _megatron(files[f"{split}.idx"])
     if form == "olmo":
         parts = rows(files, split)
-        found[f"{split} rows"] = [end for i, (_, end, *_) in enumerate(parts) if i + 1 == len(parts) or parts[i + 1][2] != parts[i][2]]
+        found[f"{split} rows"] = [
+            end for i, (_, end, *_) in enumerate(parts) if i + 1 == len(parts) or parts[i + 1][2] != parts[i][2]
+        ]
     return found if documents else {name: value for name, value in found.items() if value}
 
 
@@ -102,9 +105,11 @@ def rows(files, split):
     for name, tokens in shards(files, "olmo", split):
         text = gzip.decompress(files[name.removesuffix(".npy") + ".csv.gz"]).decode()
         item = _itemsize(files)
-        table = [(int(a), int(b), int(n), path, int(at)) for a, b, n, path, at in csv.reader(io.StringIO(text, newline=""))]
+        table = [
+            (int(a), int(b), int(n), path, int(at)) for a, b, n, path, at in csv.reader(io.StringIO(text, newline=""))
+        ]
         assert table[0][0] == 0 and table[-1][1] == len(tokens) // item
-        assert all(one[1] == following[0] for one, following in zip(table, table[1:]))
+        assert all(one[1] == following[0] for one, following in itertools.pairwise(table))
         found += [(before + a, before + b, n, path, at) for a, b, n, path, at in table]
         before += len(tokens) // item
     return found

@@ -15,11 +15,11 @@ import mishaps
 import numpy as np
 import oracle
 import outputs
-import reference
 import stores
 import world as worlds
 from cells import DIMENSIONS, Cell, line, refusal
 
+import reference
 import shardmill
 from shardmill import Limits, Spec, job, storage, verification
 from shardmill.errors import InputError, OutputError, ShardmillError, UsageError
@@ -91,7 +91,8 @@ def missing_constants():
     return [name for name, module, constant in split if not hasattr(importlib.import_module(module), constant)]
 
 
-def keep_engines():
+@contextlib.contextmanager
+def engines_kept():
     """Loading tokenizers and engines is most of what a small job does: once is enough."""
     load, choose = functools.lru_cache(maxsize=None)(tokenizer.load), job.choose_engines
     kept = {}
@@ -101,8 +102,12 @@ def keep_engines():
             kept[found.name, engine] = choose(found, engine, *rest)
         return kept[found.name, engine]
 
-    job.load = verification.load = load
-    job.choose_engines = choose_once
+    with (
+        patch.object(job, "load", load),
+        patch.object(verification, "load", load),
+        patch.object(job, "choose_engines", choose_once),
+    ):
+        yield
 
 
 class Watch:
@@ -159,13 +164,16 @@ def _die(watch, step):
         os.kill(os.getpid(), 9)
 
 
-def run(cell: Cell, *, runner=in_process, bucket=None):
+def run(cell: Cell, *, runner=in_process):
     """None, or why the cell is refused; raises a Difference with the line that shows it again."""
     shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="shardmill-matrix-", dir=shm) as folder:
         try:
-            with constants({**MEANT, **SHRUNK} if cell["constants"] == "small" else {}):
-                return Run(cell, Path(folder), runner, bucket).go()
+            with (
+                constants({**MEANT, **SHRUNK} if cell["constants"] == "small" else {}),
+                stores.login() if cell["place"] == "s3" else contextlib.nullcontext(),
+            ):
+                return Run(cell, Path(folder), runner).go()
         except Difference as e:
             raise Difference(f"{e}\n  python tools/matrix.py --cell '{line(cell)}'") from e
         except Exception as e:
@@ -176,8 +184,8 @@ def run(cell: Cell, *, runner=in_process, bucket=None):
 class Run:
     """One cell in its folder."""
 
-    def __init__(self, cell, folder, runner, bucket):
-        self.cell, self.folder, self.runner, self.bucket = cell, folder, runner, bucket
+    def __init__(self, cell, folder, runner):
+        self.cell, self.folder, self.runner = cell, folder, runner
         self.rng = random.Random(int(cell["seed"]) ^ 0x5EED)
         self.world = worlds.make(cell)
         self.inputs = []
@@ -190,8 +198,6 @@ class Run:
         self.output = f"s3://mill/{folder.name}" if cell["place"] == "s3" else str(folder / "out")
 
     def go(self):
-        if self.cell["place"] == "s3":
-            stores.ready()
         spec = self.spec(on_error=self.world.first_errors)
         if (why := self.refusal()) is not None:
             self.must_raise(why, UsageError, InputError, spec=spec)
@@ -286,7 +292,7 @@ class Run:
         first, last = self.world.first_errors, self.world.spec["on_error"]
         turns = {"no": 0, "chain": 3}.get(self.cell["kill"], 1)
         limits = self.limits(workers=self.cell["workers"], block=self.cell["block"])
-        for turn in range(turns or 1):
+        for _turn in range(turns or 1):
             watch = self.watch() if turns else None
             try:
                 if self.runner(self.spec(on_error=first), limits, watch):
@@ -321,7 +327,7 @@ class Run:
     def files(self, output=None):
         """Name → bytes of all that is there."""
         if output is None and self.cell["place"] == "s3":
-            return self.bucket(self.folder.name)
+            return stores.objects(self.folder.name)
         root = Path(output or self.output)
         return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
@@ -360,10 +366,16 @@ class Run:
         """R5, R6: a split without tokens has no files, and nothing else lies about."""
         form = str(self.cell["format"])
         for split in ("train", "val"):
-            there = [name for name in files if name.startswith((f"{split}.", f"{split}-", f"{split}/")) or f"_{split}_" in name]
+            there = [
+                name
+                for name in files
+                if name.startswith((f"{split}.", f"{split}-", f"{split}/")) or f"_{split}_" in name
+            ]
             if bool(there) != bool(found[split]):
                 raise Difference(f"{split} has {len(found[split])} tokens and the files {there}")
-        strange = [name for name in files if "partial" in name or "journal" in name or (form != "olmo" and ".csv" in name)]
+        strange = [
+            name for name in files if "partial" in name or "journal" in name or (form != "olmo" and ".csv" in name)
+        ]
         if strange:
             raise Difference(f"left behind: {strange}")
         if (self.folder / "staging").exists() and list((self.folder / "staging").iterdir()):
@@ -473,5 +485,7 @@ def _first(name, files, whole):
     if name != "manifest.json" or name not in files or name not in whole:
         return f" ({len(files.get(name, b''))} and {len(whole.get(name, b''))} bytes)"
     one, other = json.loads(files[name]), json.loads(whole[name])
-    counts = {k: (one["counts"][k], other["counts"][k]) for k in other["counts"] if one["counts"].get(k) != other["counts"][k]}
+    counts = {
+        k: (one["counts"][k], other["counts"][k]) for k in other["counts"] if one["counts"].get(k) != other["counts"][k]
+    }
     return f": {counts or [key for key in other if one.get(key) != other[key]]}"

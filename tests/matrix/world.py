@@ -4,9 +4,10 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from cells import NATURALLY, SHARDED, Cell
+
 import made_files
 import samples
-from cells import NATURALLY, SHARDED, Cell
 from made_files import BROKEN, HALF, Made
 
 SHAKESPEARE = (Path(__file__).parents[2] / "samples" / "tinyshakespeare.txt").read_text()[:200_000]
@@ -42,7 +43,9 @@ def make(cell: Cell) -> World:
     first_errors, _, errors = str(cell["errors"]).partition("-then-")
     first_errors = first_errors.partition("-")[0]
     running = cell["split"] in ("few", "many", "head", "tail") and separator is None
-    running = running and (cell["kind"] == "text" or (cell["kind"] in ("texts", "several") and cell["constants"] == "small"))
+    running = running and (
+        cell["kind"] == "text" or (cell["kind"] in ("texts", "several") and cell["constants"] == "small")
+    )
     return World(
         files=files,
         spec={**_choices(rng, cell, documents, separator), "on_error": errors or first_errors},
@@ -160,7 +163,7 @@ def _contents(rng, cell):
     room = min(16_000, max(3000, 60 * block))
     lengths = [0, 5, 40, 200, min(3 * block, 4000), min(run * 3 // 2, 5000)]
     single, contents = cell["kind"] == "text", []
-    while room > 0 and len(contents) < (80 if cell["split"] == "many" else 50):
+    while (room > 0 or len(contents) < 4) and len(contents) < (80 if cell["split"] == "many" else 50):
         if contents and rng.random() < 0.08:
             contents.append(rng.choice(contents))
         else:
