@@ -1,6 +1,8 @@
 """`make matrix`: cells of the matrix of all options, each compared with its oracle; CELLS=20000 SEED=1 for more and others."""
 
 import argparse
+import contextlib
+import faulthandler
 import itertools
 import os
 import sys
@@ -18,10 +20,15 @@ import cells  # type: ignore[import-not-found]  # noqa: E402
 import running  # type: ignore[import-not-found]  # noqa: E402
 
 _AT_ONCE = 20
+_HANGS_SECONDS = 300
+
+
+_kept = contextlib.ExitStack()
 
 
 def _begin() -> None:
-    running.engines_kept().__enter__()
+    """In each process: engines are loaded once, and a cell that hangs tells where."""
+    _kept.enter_context(running.engines_kept())
 
 
 def _some(job: tuple[list[dict[str, Any]], bool]) -> list[tuple[str, str]]:
@@ -29,6 +36,7 @@ def _some(job: tuple[list[dict[str, Any]], bool]) -> list[tuple[str, str]]:
     some, forked = job
     done = []
     for cell in some:
+        faulthandler.dump_traceback_later(_HANGS_SECONDS)
         try:
             why = running.run(cell, runner=running.forked if forked else running.in_process)
             done.append(("refused" if why else "ok", ""))

@@ -61,20 +61,17 @@ def expected(cell: Cell, world: World) -> Expected:
         pending["byte_order_marks"] += made.marks
         for document in made.documents:
             pending["documents"] += 1
-            if not document.good and (
-                spec["on_error"] == "stop" or (document.text is None and spec["on_error"] == "replace")
-            ):
+            unsampled = bool(document.text) and not _in_sample(cell, world, document)
+            bad = not document.good and not (unsampled and document.raw)  # of plain text, what is wanted must be good
+            if bad and (spec["on_error"] == "stop" or (document.text is None and spec["on_error"] == "replace")):
                 found.error = True
                 return found
-            if not document.good and spec["on_error"] == "skip":
+            if bad and spec["on_error"] == "skip":
                 pending["documents_rejected"] += 1
                 rejects.append((path, document.place))
                 continue
-            if not document.text:
-                pending["documents_empty"] += 1
-                continue
-            if not _in_sample(cell, world, document):
-                pending["documents_unsampled"] += 1
+            if not document.text or unsampled:
+                pending["documents_unsampled" if unsampled else "documents_empty"] += 1
                 continue
             tokens = reference.tokens(
                 spec["tokenizer"], [document.text], eot=EOT[spec["tokenizer"]], side=eot_side(cell, world)
