@@ -318,7 +318,14 @@ def test_another_format_overwrites_the_files_of_the_one_before(tmp_path):
     assert names(folder) == {"train.bin", "train.idx", "mine.txt"}
 
 
-@pytest.mark.parametrize("name", registry.FORMATS)
+# One without anything beside the tokens, one whose shards are joined, one that writes most at its end. The matrix has all.
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("nanogpt", "llmc", "olmo") else pytest.param(name, marks=pytest.mark.slow)
+        for name in registry.FORMATS
+    ],
+)
 def test_the_same_bytes_after_kills_at_any_step(tmp_path, name):
     """I1, I4: a process is ended at a step, and the next goes on from what is on disk, again and again."""
     done = subprocess.run(
