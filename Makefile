@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format bench slow torture interop suites guard docs lock clean
+.PHONY: help setup demo test check native classes lint types format bench slow matrix torture interop suites guard docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -43,7 +43,10 @@ bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt fo
 	$(BIN)/python tools/bench.py $(BENCH_TEXT)
 
 slow: $(VENV)/.ready ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -rs
+
+matrix: $(VENV)/.ready native ## options two at a time against an oracle; CELLS=20000 SEED=1 for more and others
+	$(BIN)/python tools/matrix.py --cells $(or $(CELLS),1000) --seed $(or $(SEED),0)
 
 torture: $(VENV)/.ready ## kill jobs a thousand times and compare every byte; KILLS=10000 SEED=1 for more and others
 	$(BIN)/python tools/torture.py --kills $(or $(KILLS),1000) --seed $(or $(SEED),0)

@@ -192,6 +192,18 @@ SAMPLES = {
     "punctuation": PUNCTUATION,
 }
 
+# A line each in scripts that the others do not have.
+SCRIPTS = [
+    "Ο μυλωνάς μέτρησε τα σακιά δύο φορές, κι ύστερα τρίτη· κανείς δεν τον πίστεψε.\n",
+    "הטחנה עמדה על הגבעה, והרוח באה רק בערב; „מחר“, אמר הזקן.\n",
+    "ქარის წისქვილი ძველი იყო, მაგრამ ბორბალი კვლავ ბრუნავდა.\n",
+    "Ջրաղացպանը ժպտաց ու ոչինչ չասաց։\n",
+    "கடலோரத்தில் ஒரு பழைய ஆலை இருந்தது. யாரும் அங்கே போகவில்லை.\n",
+    "নদীর ধারে পুরোনো কলটি আজও ঘোরে, কেউ জানে না কেন।\n",
+    "Cối xay gió đứng trên đồi, và chẳng ai nhớ nó được dựng từ bao giờ.\n",
+    "የወፍጮው ድምፅ ሌሊት ይሰማል።\n",
+]
+
 ALL = "\n".join(SAMPLES.values())
 
 # Characters that stand at a turn of some pattern: one of each class, and each that a pattern names.

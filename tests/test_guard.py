@@ -53,6 +53,7 @@ def encode(encoding, text, *, guarded=True):
     return ids.tolist()
 
 
+@pytest.mark.slow
 def test_the_shipped_table_is_what_a_fresh_sweep_finds(r50k):
     """Every code point of every plane, in every context, on both engines: some ten seconds."""
     tokenizer, truth, fast = r50k

@@ -8,6 +8,8 @@ import sys
 import pytest
 from peaks import LAUNCHER, MIB, SHARDMILL
 
+pytestmark = pytest.mark.slow
+
 # Each block of lines is new; of a long stream, many times, or Python could not write it fast enough.
 WRITER = """
 import sys, json, random
@@ -31,7 +33,7 @@ sys.stdout.buffer.write(packer.flush())
 """
 
 
-@pytest.mark.parametrize("size", [50_000_000, pytest.param(20_000_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [50_000_000, 20_000_000_000])
 def test_json_lines_in_zstd_through_a_pipe_stay_within_512_mib(tmp_path, size):
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(size)], stdout=subprocess.PIPE)
     options = ["--input-format", "jsonl", "--max-memory", "512MiB", "--workers", "2", "-q", "--progress", "none"]

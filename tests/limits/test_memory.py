@@ -11,6 +11,8 @@ import psutil
 import pytest
 from peaks import MB, SHARDMILL, again, documents, mill, mill_within, random_of, smallest, unseen_words, write
 
+pytestmark = pytest.mark.slow
+
 PLENTY = 4096
 LINES = ("--separator", r"\n")
 ONE = ("--workers", "1")

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from peaks import MIB, SHARDMILL, mill, mill_within, smallest
 
+pytestmark = pytest.mark.slow
+
 MILLION = 1_000_000
 
 
@@ -51,20 +53,17 @@ def million():
         yield write_files(Path(folder), MILLION)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("max_memory", [300, 512])
 def test_a_million_files_stay_within_the_budget(million, tmp_path, max_memory):
     mill_within(million, tmp_path / "out", max_memory)
 
 
-@pytest.mark.slow
 def test_what_a_million_files_take_is_known_in_seconds(million, tmp_path):
     started = time.monotonic()
     told = subprocess.run([SHARDMILL, "estimate", str(million), "-o", str(tmp_path)], capture_output=True, text=True)
     assert told.returncode == 0 and "1,000,000 files" in told.stdout and time.monotonic() - started < 60
 
 
-@pytest.mark.slow
 def test_a_million_files_are_too_many_for_a_budget_that_was_enough_for_a_few(million, some, tmp_path):
     few, many = (smallest(folder, tmp_path / "out") for folder in (some, million))
     assert 35 <= many - few <= 60

@@ -14,6 +14,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+pytestmark = pytest.mark.slow
+
 ONE = ("--workers", "1", "--val-fraction", "0")
 
 

@@ -1,0 +1,203 @@
+"""Documents → files of every kind that is read, written by Python's and Arrow's own writers, with where each document stands."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import sys
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+BOM = b"\xef\xbb\xbf"
+BROKEN = object()
+"""A record that no policy can repair: no JSON, a null, too few columns, a server's response."""
+HALF = "\ud83d"
+"""Half a surrogate pair: only JSON can write it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """A record as it stands in its file: its text, or what is left of it when repaired; None if nothing can be."""
+
+    text: str | None
+    place: int
+    """What the index says of it: the line or row counted from 0, or the byte."""
+    at: int
+    """The byte of the file where it begins, for the splits that go by place."""
+    good: bool = True
+    replaced: int = 0
+    raw: bytes | None = None
+    """Plain text as it stands in the file: that decides its split and sample, whether it is UTF-8 or not."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """A file, and the documents in it, in order."""
+
+    data: bytes
+    documents: tuple[Document, ...]
+    marks: int = 0
+
+
+def document(content, place, at, **more):
+    """content: a str, bytes that may not be UTF-8, or BROKEN."""
+    if content is BROKEN:
+        return Document(text=None, place=place, at=at, good=False)
+    if isinstance(content, bytes):
+        text = content.decode("utf-8", "replace")
+        replaced = text.count("\ufffd") - content.count("\ufffd".encode())
+        return Document(text=text, place=place, at=at, good=not replaced, replaced=replaced, **more)
+    halves = content.count(HALF)
+    return Document(text=content.replace(HALF, "\ufffd"), place=place, at=at, good=not halves, replaced=halves)
+
+
+def raw(content):
+    return content if isinstance(content, bytes) else content.encode()
+
+
+def text(contents, separator=None, *, bom=False):
+    """One file of text: one document, or what lies between separators; after the last one only if there is text.
+
+    An empty file is an empty document.
+    """
+    start, sep = len(BOM) * bom, (separator or "").encode()
+    data = sep.join(map(raw, contents))
+    pieces = data.split(sep) if sep else [data]
+    if len(pieces) > 1 and not pieces[-1]:
+        pieces.pop()
+    documents, at = [], start
+    for piece in pieces:
+        documents.append(document(piece, at, at, raw=piece))
+        at += len(piece) + len(sep)
+    return Made(data=BOM * bom + data, documents=tuple(documents), marks=int(bom))
+
+
+def jsonl(contents, rng, *, bom=False, newline="\n"):
+    """A line for each, written in the ways that JSON allows; blank lines in between are no records."""
+    lines, documents, at, number = [], [], 0, 0
+    for i, content in enumerate(contents):
+        if rng.random() < 0.05:
+            lines.append(newline.encode())
+            at, number = at + len(lines[-1]), number + 1
+        lines.append(_json_line(content, i, rng) + newline.encode())
+        documents.append(document(content, number, at + len(BOM) * bom))
+        at, number = at + len(lines[-1]), number + 1
+    if lines and rng.random() < 0.3:
+        lines[-1] = lines[-1][: -len(newline)]  # the last line need not end
+    return Made(data=BOM * bom + b"".join(lines), documents=tuple(documents), marks=int(bom))
+
+
+def _json_line(content, i, rng):
+    if content is BROKEN:
+        lines = (b'{"text": null}', b'{"id": 1}', b'{"text": "a', b"[1]", b'{"text": "a", "text": "b"}')
+        return lines[int(rng.random() * len(lines))]
+    around = [{}, {"id": i}, {"meta": {"text": "not this", "n": [1, 2.5, None]}}][int(rng.random() * 3)]
+    given = content if isinstance(content, str) else "\0here\0"
+    last = {"after": "x" * int(rng.random() * 40)} if rng.random() < 0.5 else {}
+    plain = isinstance(content, bytes) or (HALF not in given and rng.random() < 0.5)
+    line = json.dumps({**around, "text": given, **last}, ensure_ascii=not plain).encode()
+    if isinstance(content, bytes):
+        inside = content.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+        for code in range(0x20):
+            inside = inside.replace(bytes([code]), b"\\u%04x" % code)
+        line = line.replace(b"\\u0000here\\u0000", inside)
+    return line
+
+
+def table(contents, delimiter=",", *, bom=False):
+    """A header and a row for each; a value may hold line ends and is quoted then."""
+    out, documents = io.BytesIO(), []
+    row = lambda *values: out.write(_csv_row(values, delimiter))  # noqa: E731
+    row("id", "text")
+    for i, content in enumerate(contents):
+        documents.append(document(content, out.getvalue().count(b"\n"), out.tell() + len(BOM) * bom))
+        if content is BROKEN:
+            row("lonely")
+        elif isinstance(content, bytes):
+            out.write(b'%d%s"%s"\r\n' % (i, delimiter.encode(), content.replace(b'"', b'""')))
+        else:
+            row(i, content)
+    return Made(data=BOM * bom + out.getvalue(), documents=tuple(documents), marks=int(bom))
+
+
+def _csv_row(values, delimiter):
+    line = io.StringIO(newline="")
+    csv.writer(line, delimiter=delimiter).writerow(values)
+    return line.getvalue().encode()
+
+
+def warc(contents, rng):
+    """A WET file: a conversion for each, and records that are no documents in between."""
+    out, documents = bytearray(), []
+    for content in contents:
+        if rng.random() < 0.2:
+            out += _warc_record("metadata", b"fetchTimeMs: 17")
+        broken = content is BROKEN
+        kind, body = ("response", b"HTTP/1.1 200 OK") if broken else ("conversion", raw(content))
+        documents.append(document(content, len(out), len(out)))
+        out += _warc_record(kind, body)
+    return Made(data=bytes(out), documents=tuple(documents))
+
+
+def _warc_record(kind, body):
+    head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body + b"\r\n\r\n"
+
+
+def _columns(contents):
+    """As strings, or as binary where something is not UTF-8."""
+    values = [None if content is BROKEN else raw(content) for content in contents]
+    array = pa.array(values, pa.binary())
+    if all(isinstance(content, str) or content is BROKEN for content in contents):
+        array = array.cast(pa.string())
+    return pa.table({"id": list(range(len(contents))), "text": array})
+
+
+def parquet(contents, rng):
+    out = io.BytesIO()
+    pq.write_table(
+        _columns(contents),
+        out,
+        row_group_size=1 + int(rng.random() * 40),
+        data_page_size=64 + int(rng.random() * 2000),
+        use_dictionary=rng.random() < 0.5,
+        compression=["none", "snappy", "zstd", "gzip"][int(rng.random() * 4)],
+    )
+    data, rows = out.getvalue(), max(1, len(contents))
+    places = (document(content, i, len(data) * i // rows) for i, content in enumerate(contents))
+    return Made(data=data, documents=tuple(places))
+
+
+def arrow(contents, rng, *, stream=False):
+    out, made = io.BytesIO(), _columns(contents)
+    with (pa.ipc.new_stream if stream else pa.ipc.new_file)(out, made.schema) as writer:
+        writer.write_table(made, max_chunksize=1 + int(rng.random() * 20))
+    documents = tuple(document(content, i, 0) for i, content in enumerate(contents))
+    return Made(data=out.getvalue(), documents=documents)
+
+
+def _in_pieces(compress):
+    """Several members, frames or streams, one after the other."""
+
+    def pack(data, pieces):
+        size = max(1, -(-len(data) // pieces))
+        return b"".join(compress(data[at : at + size]) for at in range(0, len(data), size)) or compress(b"")
+
+    return pack
+
+
+COMPRESSIONS = {
+    ".gz": _in_pieces(lambda data: gzip.compress(data, 1, mtime=0)),
+    ".zst": _in_pieces(lambda data: zstd.compress(data, 1)),
+    ".bz2": _in_pieces(lambda data: bz2.compress(data, 1)),
+    ".xz": _in_pieces(lambda data: lzma.compress(data, preset=0)),
+}
