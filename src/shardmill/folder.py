@@ -115,7 +115,7 @@ def _left_by(job: Job) -> Left | None:
     asked, began = versions(job), left.job
     at = left.checkpoint or Checkpoint()
     # What lies behind a limit was never judged.
-    full = at.finished or at.ended == job.spec.limit_documents or at.tokens == job.spec.limit_tokens
+    full = at.ended == job.spec.limit_documents or at.tokens == job.spec.limit_tokens
     if not at.counts.replaced_characters and not at.counts.rejected and not full and "choices" in began:
         began = {**began, "choices": {**began["choices"], "on_error": job.spec.on_error}}  # has not mattered yet
     changed = _changes(LocalShelf(job.output), began, asked, job.files) + _pipes(job.files)

@@ -53,7 +53,7 @@ SHRUNK = {
     "documents.warc.MAX_RECORDS": 5,
     "documents.columns.MAX_RECORDS": 5,
     "documents.utf8._SMALL": 10,
-    "documents.parquet._MOST_ROWS": 3,
+    "documents.needs.MOST_ROWS": 3,
     "plan._MAX_PARTS": 3,
     "plan._GUESS_BYTES": 500,
     "plan._KNOWN_PARTS": 3,
