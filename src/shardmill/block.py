@@ -189,7 +189,7 @@ def _marked(job: Job, found: list[Pieces], *, had_text: bool) -> tuple[list[bool
     begun = [flag for pieces in found for flag in pieces.begins]
     leaves_out = job.rules.wanted is not None or job.rules.on_error == "skip"
     if not leaves_out or not any(pieces.passages for pieces in found):
-        return (closes if after else begun), closes, None, False
+        return (closes if after else begun), closes, True if closes else None, False
     has_text: bool | None = None
     unsure, at = False, 0
     for pieces in found:
