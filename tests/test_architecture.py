@@ -50,6 +50,7 @@ ORDER = [
     "documents.arrow",
     "sources",
     "plan",
+    "tokens.families",
     "tokens.tokenizer",
     "tokens.reference",
     "tokens.gigatoken",
@@ -94,7 +95,7 @@ COMMAND_LINE = {"console", "cli_outputs", "cli"}
 DOORS = {
     "gigatoken": {"tokens.gigatoken"},
     "tiktoken": {"tokens.reference"},
-    "tokenizers": {"tokens.reference"},
+    "tokenizers": {"tokens.families", "tokens.reference"},
     "huggingface_hub": {"places", "tokens.tokenizer"},
     "fsspec": {"places"},
     "s3fs": {"places"},

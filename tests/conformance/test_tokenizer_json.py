@@ -20,10 +20,11 @@ from shardmill.tokens.gigatoken import Gigatoken
 from shardmill.tokens.reference import load_reference
 from shardmill.tokens.tokenizer import ENCODINGS, byte_alphabet, load
 
-
 LLAMA3 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 QWEN35 = LLAMA3.replace(r"{1,3}", "").replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"\s\p{L}", r"\s\p{L}\p{M}")
-NANOCHAT = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"""
+NANOCHAT = (
+    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"""
+)
 O200K = ENCODINGS["o200k_base"].pattern
 TEKKEN = O200K.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", "")
 KIMI = r"[\p{Han}]+|" + O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace("[\\r\\n/]", "[\\r\\n]")
@@ -49,7 +50,9 @@ def small(model, *, without=(), **changes):
     """A model with the first tokens of GPT-2, some bytes left out."""
     merges = [pair for pair in model["merges"][:1500] if not set("".join(pair)) & set(without)]
     kept = {"<|endoftext|>", *byte_alphabet(), *map("".join, model["merges"][:1500])}
-    vocab = {token: number for token, number in model["vocab"].items() if token in kept and not set(token) & set(without)}
+    vocab = {
+        token: number for token, number in model["vocab"].items() if token in kept and not set(token) & set(without)
+    }
     return {**model, "vocab": vocab, "merges": merges, **changes}
 
 
@@ -171,7 +174,9 @@ def test_a_literal_special_token_stays_text_and_documents_get_their_end(variants
 def english(size):
     """Lines of words, no two alike."""
     words = samples.ENGLISH.split()
-    lines = (" ".join(words[(i * 7 + k * k) % len(words)] for k in range(4 + i % 9)) + f" {i}" for i in range(size // 20))
+    lines = (
+        " ".join(words[(i * 7 + k * k) % len(words)] for k in range(4 + i % 9)) + f" {i}" for i in range(size // 20)
+    )
     return "\n".join(lines)[:size]
 
 

@@ -42,17 +42,24 @@ _SPELLINGS = (
     (re.compile(r"\|\\s$"), r"|\\s+"),
 )
 
-# A pattern that is made of classes alone, with no more than an optional space among them, sees a text as a string of
-# classes of characters: the trial has them all. Words, anchors, other looks to the sides and counts could tell two
-# places apart that look alike in the trial.
-_CLASS = r"\[(?:\\.|[^\[\]\\]|\[(?:\\.|[^\[\]\\])*\])*\]"
-_ONLY_CLASSES = re.compile(
-    rf"(?:\\[pP]\{{\^?\w+\}}|\\[sSdDwWrnt]|\\[^\w\s]|{_CLASS}|\ \?|\(\?!\\S\)|\(\?i?:|\((?!\?)|\)|[|?*+]"
-    r"|\{[01],\d?\}|[^\w\s\\\[\](){}.^$])+"
+# The rules for spaces and lines hold for a pattern of this shape. Each alternative is either whitespace, or characters
+# that are not, with one that may be a space before them and newlines after them: so what matches holds a space at its
+# beginning only, and nothing behind a newline. None looks to the side, but for whitespace at what follows it.
+_PROPERTY = r"\\p\{(?:[LMNPS][a-z]?|Han|Hiragana|Katakana|Hangul)\}"
+_ITEM = rf"(?:{_PROPERTY}|\\[dw]|\\[^\w\s]|[^\[\]\\\s\x00-\x1f])"
+_NOT_SPACE = "|".join(
+    (
+        rf"\[(?!\^){_ITEM}+(?:&&\[\^?{_ITEM}+\])?\]",
+        rf"\[\^(?:{_ITEM}|\\[rn])*\\s(?:{_ITEM}|\\[srn])*\]",
+        rf"{_PROPERTY}|\\[Sdw]|\\[^\w\s]",
+        r"[!\"#%&',:;<=>@_`~/-]",
+    )
 )
-# These look at one character, or at what they have split; a text's beginning and end are like any other place to them,
-# or the trial shows that they are not (add_prefix_space).
-_PRE_TOKENIZERS = ("ByteLevel", "BertPreTokenizer", "Digits", "Punctuation", "Split", "Whitespace", "WhitespaceSplit")
+_COUNT = r"(?:[?*+]|\{\d,\d?\})?"
+_WORD = rf"(?:\ \?|\[\^\\r\\n(?:{_ITEM}|\\s)*\]\??)?(?:(?:{_NOT_SPACE}){_COUNT})+(?:\[(?:\\r|\\n|/)+\]{_COUNT})?"
+_WHITE = rf"(?:(?:\\s|\[(?:\\r|\\n)+\]){_COUNT})+(?:\(\?!\\S\))?"
+_ALTERNATIVE = re.compile(rf"(?:{_WORD}|{_WHITE})(?:\||$)")
+
 # These change each character by itself, or with the marks after it, which a space or newline never joins.
 _NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer")
 
@@ -69,6 +76,7 @@ _CHARACTERS = (
 _RUN = 64
 _PIECES_AT_ONCE = 48
 _RANDOM_WORDS = 1500
+_MOST_WRITTEN = 2 << 10
 # Of this thread. The trial takes a tenth of a second; Oniguruma gives up each match after ten million steps back.
 _TRIAL_SECONDS = 5.0
 
@@ -82,8 +90,9 @@ def family_of(config: dict[str, Any], path: str) -> Family:
     if family is not None and all(step["type"] == "NFC" for step in normalizers):
         # Letters beside a cut might have been composed into one; a space or newline never is.
         return "spaces" if normalizers else family
-    local = bool(steps) and all(map(_is_local, steps)) and all(n.get("type") in _NORMALIZERS for n in normalizers)
-    written = "".join(_strings([steps, normalizers]))
+    local = all(map(_is_local, steps)) and any(map(_parts_at_whitespace, steps))
+    local &= all(step["type"] in _NORMALIZERS for step in normalizers)
+    written = "".join(_strings([*steps, *normalizers]))
     # A pattern that is not known is tried even where that cannot help: it may be one that fails on every text.
     return "spaces" if (local or written) and _holds(config, written, path) and local else "unknown"
 
@@ -118,18 +127,28 @@ def _flat(step: Any, inner: str) -> list[Step]:
 
 
 def _is_local(step: Step) -> bool:
+    """Whether a step splits text that was cut at a space or line as it does the whole, but for what reaches over the cut."""
+    match step:
+        case {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated" | "Removed"}:
+            return len(pattern) <= _MOST_WRITTEN and not _ALTERNATIVE.sub("", _canonical(pattern))
+        case {"type": kind}:
+            return kind in ("ByteLevel", "BertPreTokenizer", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit")
+
+
+def _parts_at_whitespace(step: Step) -> bool:
+    """Whether no piece of a local step reaches over a space or line: after one that does so, none does."""
     match step:
         case {"type": "Split", "pattern": {"Regex": str(pattern)}}:
-            return _ONLY_CLASSES.fullmatch(_canonical(pattern)) is not None
-        case {"type": "Split", "pattern": {"String": str(text)}}:
-            return text == " " or not any(map(str.isspace, text))
-        case _:
-            return step["type"] in _PRE_TOKENIZERS and step["type"] != "Split"
+            return _canonical(pattern).endswith(r"|\s+")
+        case {"type": kind}:
+            built_in = kind == "ByteLevel" and step.get("use_regex", True)
+            return built_in or kind in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
+    return False
 
 
-def _strings(steps: list[list[Step]]) -> Iterator[str]:
+def _strings(steps: list[Step]) -> Iterator[str]:
     """What is written in the patterns."""
-    for step in (step for each in steps for step in each):
+    for step in steps:
         if isinstance(pattern := step.get("pattern"), dict):
             yield from map(str, pattern.values())
 
@@ -147,7 +166,9 @@ def _holds(config: dict[str, Any], written: str, path: str) -> bool:
     except BaseException as e:
         if not (isinstance(e, Exception) or is_panic(e)):
             raise
-        raise UsageError(f"{path}: the tokenizers library cannot split text with it: {e}; mend its pattern") from e
+        raise UsageError(
+            f"{path}: the tokenizers library cannot split text with it ({e}); mend its pre_tokenizer or normalizer"
+        ) from e
     return True
 
 
@@ -170,7 +191,7 @@ def _pretokenizer(config: dict[str, Any]) -> Callable[[str], list[str]]:
 
 def _trials(written: str) -> Iterator[list[str]]:
     """Texts, each as the pieces that the rules for spaces and lines would cut it to. Those that are hard on patterns first."""
-    for character in sorted({*written, *"a1! \n"}):
+    for character in sorted({*"a1! \n", *written[:_MOST_WRITTEN]}):
         yield [character * _RUN]
     pieces = _pieces()
     for start in range(0, len(pieces), _PIECES_AT_ONCE):

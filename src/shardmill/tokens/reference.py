@@ -97,4 +97,3 @@ class TokenizersReference:
                 raise UsageError(
                     f"{show(tokenizer.source)}: the tokenizers library gives the token {show(name)} the id {number:,}, and not the one in the file; load and save it with that library"
                 )
-

@@ -1,6 +1,7 @@
 """A tokenizer's name → what it is: its vocabulary, pattern and special tokens, whichever engine runs it."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -12,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from shardmill import machine
 from shardmill.cuts import Cuts, Family
 from shardmill.errors import UsageError
 from shardmill.names import show
@@ -88,6 +88,10 @@ _ODD_KEYS = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")
 _MOST_ID = 1 << 24
 # The largest that people use, of 262,144 tokens, has 33 MB.
 _MOST_FILE_BYTES = 256 << 20
+# What loading takes, here and in the tokenizers library: the text, of up to four bytes a letter, and
+# for each comma, which stands for a token or half a merge, 140 to 250 bytes; with gigatoken up to 560.
+_BYTES_PER_BYTE, _BYTES_PER_ENTRY, _FAST_BYTES_PER_ENTRY = 4, 256, 600
+_BEFORE_LOADING = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,7 +195,9 @@ def _load_encoding(encoding: str) -> Tokenizer:
 def _load_json(name: str, path: Path, most_bytes: int | None) -> Tokenizer:
     try:
         raw = _read(path, most_bytes)
-        return _understood(json.loads(raw), name=name, source=path, digest=hashlib.sha256(raw).hexdigest())
+        found = _understood(json.loads(raw), name=name, source=path, digest=hashlib.sha256(raw).hexdigest())
+        needed = _memory_to_load(len(raw), raw.count(b","), _FAST_BYTES_PER_ENTRY)
+        return dataclasses.replace(found, plain=found.plain and (most_bytes is None or needed <= most_bytes))
     except OSError as e:
         raise UsageError(f"{show(path)}: cannot be read: {e.strerror}") from e
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
@@ -201,11 +207,23 @@ def _load_json(name: str, path: Path, most_bytes: int | None) -> Tokenizer:
 
 
 def _read(path: Path, most_bytes: int | None) -> bytes:
+    """All of the file, unless loading it would take more memory than there may be."""
     size = path.stat().st_size
     if size > _MOST_FILE_BYTES:
-        raise UsageError(f"{show(path)}: has {size:,} bytes, far more than any tokenizer.json; check the path")
-    raw = path.read_bytes()
+        raise UsageError(f"{show(path)}: has {size:,} bytes, more than any tokenizer.json has; check the path")
+    needed, raw = _memory_to_load(size, 0), b""
+    if most_bytes is None or needed <= most_bytes:
+        raw = path.read_bytes()
+        needed = _memory_to_load(size, raw.count(b","))
+    if most_bytes is not None and needed > most_bytes:
+        raise UsageError(
+            f"{show(path)}: a tokenizer of {size:,} bytes takes up to {needed >> 20}MiB to load, and --max-memory allows {most_bytes >> 20}MiB; pass --max-memory {(needed >> 20) + 1}MiB or more"
+        )
     return raw
+
+
+def _memory_to_load(size: int, entries: int, for_each: int = _BYTES_PER_ENTRY) -> int:
+    return _BEFORE_LOADING + _BYTES_PER_BYTE * size + for_each * entries
 
 
 def _understood(config: dict[str, Any], *, name: str, source: Path, digest: str) -> Tokenizer:
