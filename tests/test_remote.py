@@ -192,7 +192,8 @@ def test_a_server_without_ranges_is_refused_where_that_would_be_absurd(server, m
 
 
 @pytest.mark.parametrize(
-    ("status", "word"), [(401, "refuses"), (403, "netrc"), (404, "no such file"), (410, "no such file"), (400, "400")]
+    ("status", "word"),
+    [(401, "access denied"), (403, "netrc"), (404, "no such file"), (410, "no such file"), (400, "400")],
 )
 def test_a_refusal_is_final_and_says_what_to_do(server, status, word):
     server.faults["/a.txt"] = [Fault("status", status=status)]

@@ -121,11 +121,13 @@ class Places:
                 trying.pause(_understood(shown, e, _ADVICE[scheme], done))
 
     def _remote(self, store: Store, name: str, info: dict[str, Any]) -> Remote:
-        version = store.version(info)
+        version, size = store.version(info), info.get("size")
+        if not isinstance(size, int) or size < 0:
+            raise InputError(f"{show(store.shown(name))}: its size is not told; download it first, then mill the copy")
         return Remote(
             path=store.shown(name),
             identity=store.shown(name),
-            size=int(info["size"]),
+            size=size,
             version=version,
             etag="" if store.pinned else version,
             address=lambda: store.address(name, info),

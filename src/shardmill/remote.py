@@ -9,7 +9,9 @@ The only door to HTTP. What is asked for is an Address, made anew for each reque
 
 import contextlib
 import email.utils
+import hashlib
 import io
+import queue
 import re
 import threading
 import time
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from shardmill.errors import InputError, ShardmillError
+from shardmill.errors import InputError, ShardmillError, TemporaryError
 from shardmill.names import show
 from shardmill.patience import Missing, Patience, Stopped, Trouble
 
@@ -34,8 +36,11 @@ _NEAR = 1 << 20  # skipping this much is cheaper than another request
 _SMALL = 1 << 20  # a file of this size is fetched at once, wherever the first read is
 _MOST_SKIPPED = 16 << 20  # to reach a byte on a server that always sends the whole file
 _CONNECT_SECONDS, _SILENT_SECONDS = 10.0, 30.0
+_ANSWER_SECONDS = 90.0  # for all redirects and headers, which may come a byte at a time
+_WORTHWHILE = 64 << 10  # a server that sends less than this in _SILENT_SECONDS might as well be silent
 _POLL_SECONDS = 0.2
 _AGENT = "shardmill"
+_MOST_WORDS = 200  # of a server, in a message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +139,8 @@ class _Stretch:
         self._kept = self._arrived = self._wanted = self._first
         """Where the kept bytes begin and end, and how far the reader is."""
         self._ahead = _FIRST_AHEAD
+        self._got, self._slow = 0, 0.0
+        """Bytes that came since there were last enough of them, and the seconds of waiting for them."""
         self._error: BaseException | None = None
         self._closed = False
         self._news = threading.Condition()
@@ -152,10 +159,12 @@ class _Stretch:
             while at < end:
                 self._wanted = at
                 self._news.notify_all()
+                since = time.monotonic()
                 while self._arrived <= at and self._error is None:
                     self._news.wait(_POLL_SECONDS)
                     if self._stop.is_set():
                         raise Stopped("stopped")
+                    self._give_up(time.monotonic() - since)
                 if self._arrived <= at and self._error is not None:
                     raise self._error
                 at = self._take(taken, at, end)
@@ -163,6 +172,13 @@ class _Stretch:
             self._forget(at - LOOK_BACK)
             self._news.notify_all()
         return taken.getvalue()
+
+    def _give_up(self, waited: float) -> None:
+        """The thread gives up long before, unless the server keeps it busy without sending a byte of the file."""
+        if waited > self._remote.patience + _ANSWER_SECONDS:
+            raise TemporaryError(
+                f"{show(self._remote.path)}: nothing came for {waited:.0f} s at byte {self._arrived:,} of {self._remote.size:,}; run the same command again to go on"
+            )
 
     def close(self) -> None:
         """The thread notices, at the latest when the server has been silent too long."""
@@ -206,18 +222,32 @@ class _Stretch:
     def _fetch_once(self, patience: Patience) -> None:
         whole = self._end == self._remote.size
         answer, skip = _connect(self._session, self._remote, self._arrived, None if whole else self._end)
+        self._slow = 0.0
         with contextlib.closing(answer):
             if skip > _MOST_SKIPPED and self._arrived == self._first:
                 raise InputError(
                     f"{show(self._remote.path)}: this server sends only whole files (it ignores Range), and the file is not read from its beginning; "
                     "download it first, then mill the copy"
                 )
-            while skip and not self._over:
-                skip -= len(_body(answer, min(skip, _CHUNK)))
             while self._arrived < self._end and not self._over:
-                chunk = _body(answer, min(_CHUNK, self._end - self._arrived))
-                patience.arrived()
-                self._put(chunk)
+                chunk = self._next(answer, min(_CHUNK, skip or self._end - self._arrived), patience)
+                if skip:
+                    skip -= len(chunk)
+                else:
+                    self._put(chunk)
+                if self._slow > _SILENT_SECONDS:
+                    raise Trouble(f"only {self._got:,} bytes came in {self._slow:.0f} s")
+
+    def _next(self, answer: Any, length: int, patience: Patience) -> bytes:
+        """The next bytes. Only as many as are worth a connection end the time of failing."""
+        began = time.monotonic()
+        chunk = _body(answer, length)
+        self._slow += time.monotonic() - began
+        self._got += len(chunk)
+        if self._got >= _WORTHWHILE:
+            patience.arrived()
+            self._got, self._slow = 0, 0.0
+        return chunk
 
     def _put(self, chunk: bytes) -> None:
         with self._news:
@@ -253,12 +283,11 @@ def _described(path: str, answer: Any) -> tuple[int, str]:
             f"{show(path)}: this is a web page, not a file; copy the address of the download itself (on the hub: write hf://datasets/…)"
         )
     _, total = _content_range(answer)
-    length = answer.headers.get("Content-Length")
-    if answer.status_code == 200 and length is not None and length.isdecimal():
-        total = int(length)
+    if answer.status_code == 200:
+        total = _length(answer.headers.get("Content-Length", ""))
     if total is None:
         raise InputError(
-            f"{show(path)}: the server does not say how long this is; pipe it instead: curl -L URL | shardmill prepare - …"
+            f"{show(path)}: the server does not say how long this is, or says what cannot be; pipe it instead: curl -L URL | shardmill prepare - …"
         )
     return total, version_of(answer.headers)
 
@@ -266,19 +295,31 @@ def _described(path: str, answer: Any) -> tuple[int, str]:
 def version_of(headers: Mapping[str, str]) -> str:
     """The ETag without its dress, else the time of the last change."""
     etag = headers.get("ETag", "").removeprefix("W/").strip('"')
-    return etag or headers.get("Last-Modified", "")
+    version = etag or headers.get("Last-Modified", "")
+    return version if len(version) <= _MOST_WORDS else hashlib.sha256(version.encode("utf-8", "replace")).hexdigest()
 
 
 def new_session() -> Any:
     """Connections that are kept for the next request; may be shared by many readers."""
     import requests  # when first used: it takes a moment to load
 
-    return requests.Session()
+    session = requests.Session()
+    session.hooks["response"].append(_drop_redirect)
+    return session
+
+
+def _drop_redirect(answer: Any, **_: Any) -> None:
+    """What a redirect carries would be read whole, however long, and decompressed."""
+    if answer.is_redirect:
+        with contextlib.suppress(Exception):
+            answer.raw.read(_CHUNK, decode_content=False)  # most is read to its end, and the connection used again
+        answer._content = b""
 
 
 def _connect(session: Any, remote: Remote, start: int, end: int | None) -> tuple[Any, int]:
     """Ask for the bytes [start, end); returns the answer, and how many bytes of it come before them."""
     import requests
+    import urllib3
 
     where = remote.address()
     headers = {"Accept-Encoding": "identity", "User-Agent": _AGENT, **where.headers}
@@ -286,11 +327,13 @@ def _connect(session: Any, remote: Remote, start: int, end: int | None) -> tuple
         headers["Range"] = f"bytes={start}-" + ("" if end is None else str(end - 1))
     # A header of our own must not give way to what ~/.netrc has for the host.
     auth = (lambda request: request) if "Authorization" in headers else None
+    timeouts = (_CONNECT_SECONDS, _SILENT_SECONDS)
     try:
-        answer = session.get(
-            where.url, headers=headers, auth=auth, stream=True, timeout=(_CONNECT_SECONDS, _SILENT_SECONDS)
+        answer = _within(
+            _ANSWER_SECONDS,
+            lambda: session.get(where.url, headers=headers, auth=auth, stream=True, timeout=timeouts),
         )
-    except requests.exceptions.RequestException as e:
+    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as e:
         raise _no_answer(remote, e) from None  # the exception quotes the URL, with its signature
     try:
         _check_status(answer, remote)
@@ -300,22 +343,43 @@ def _connect(session: Any, remote: Remote, start: int, end: int | None) -> tuple
         raise
 
 
+def _within(seconds: float, ask: Callable[[], Any]) -> Any:
+    """What ask gives, or raises, in that time. One that takes longer is left alone: nothing else ends it."""
+    box: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            box.put((ask(), None))
+        except BaseException as e:  # the thread's boundary
+            box.put((None, e))
+
+    threading.Thread(target=run, name="shardmill-ask", daemon=True).start()
+    try:
+        answer, error = box.get(timeout=seconds)
+    except queue.Empty:
+        raise Trouble(f"no whole answer within {seconds:.0f} s") from None
+    if error is not None:
+        raise error
+    return answer
+
+
 def _check_status(answer: Any, remote: Remote) -> None:
     status, path = answer.status_code, show(remote.path)
+    said = f"{status} {_shown(answer.reason)}".strip()
     if status in (408, 425, 429) or (status >= 500 and status not in (501, 505)):
-        raise Trouble(f"the server answers {status} {answer.reason}", wait=_asked_to_wait(answer.headers))
+        raise Trouble(f"the server answers {said}", wait=_asked_to_wait(answer.headers))
     if status in (401, 403):
-        raise InputError(f"{path}: the server refuses to give this to you ({status} {answer.reason}); {remote.advice}")
+        raise InputError(f"{path}: access denied ({said}); {remote.advice}")
     if status in (404, 410):
-        raise Missing(f"{path}: there is no such file ({status} {answer.reason}); check the spelling")
+        raise Missing(f"{path}: there is no such file ({said}); check the spelling")
     if status in (412, 416) and remote.size > 0:
         raise _changed(remote, "is shorter now" if status == 416 else "is another one now")
     if status not in (200, 206, 416):
-        raise InputError(f"{path}: the server answers {status} {answer.reason}, which is no file; check the address")
+        raise InputError(f"{path}: the server answers {said}, which is no file; check the address")
     coding = answer.headers.get("Content-Encoding", "identity")
     if coding not in ("identity", ""):
         raise InputError(
-            f"{path}: the server sends this compressed ({coding}) although it was asked not to; download it first, then mill the copy"
+            f"{path}: the server sends this compressed ({_shown(coding)}) although it was asked not to; download it first, then mill the copy"
         )
 
 
@@ -331,11 +395,12 @@ def _check_same(answer: Any, remote: Remote, start: int) -> int:
         if total is not None and total != remote.size:
             raise _changed(remote, f"had {remote.size:,} bytes when the job began, and has {total:,} now")
         if first != start:
-            raise Trouble(f"the server sent other bytes than it was asked for ({answer.headers.get('Content-Range')})")
+            sent = _shown(answer.headers.get("Content-Range", "without Content-Range"))
+            raise Trouble(f"the server sent other bytes than it was asked for ({sent})")
         return 0
-    length = answer.headers.get("Content-Length", "")
-    if length.isdecimal() and int(length) != remote.size:
-        raise _changed(remote, f"had {remote.size:,} bytes when the job began, and has {int(length):,} now")
+    length = _length(answer.headers.get("Content-Length", ""))
+    if length is not None and length != remote.size:
+        raise _changed(remote, f"had {remote.size:,} bytes when the job began, and has {length:,} now")
     return start
 
 
@@ -348,10 +413,17 @@ def _changed(remote: Remote, how: str) -> InputError:
 def _content_range(answer: Any) -> tuple[int | None, int | None]:
     """The first byte of an answer, and how many bytes the whole object has."""
     found = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
-    if found is None:
-        return None, None
-    first, total = found.groups()
-    return (None if first is None else int(first)), (None if total == "*" else int(total))
+    return (None, None) if found is None else (_length(found[1] or ""), _length(found[2]))
+
+
+def _length(digits: str) -> int | None:
+    """A number of bytes that a server names; None if it names none, or more than any file has."""
+    return int(digits) if re.fullmatch(r"[0-9]{1,15}", digits) else None
+
+
+def _shown(words: str | None) -> str:
+    """What a server says, as it may be printed."""
+    return show((words or "")[:_MOST_WORDS])
 
 
 def _body(answer: Any, length: int) -> bytes:
@@ -379,9 +451,7 @@ def _no_answer(remote: Remote, e: Exception) -> ShardmillError | Trouble:
         return InputError(
             f"{show(remote.path)}: the server's certificate is not trusted here; install the certificates of your system, or set REQUESTS_CA_BUNDLE"
         )
-    if isinstance(
-        e, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema | requests.exceptions.MissingSchema
-    ):
+    if isinstance(e, ValueError):  # of this address, or of one that the server sends on to
         return InputError(f"{show(remote.path)}: this is not an address that can be read; check the spelling")
     if isinstance(e, requests.exceptions.TooManyRedirects):
         return InputError(f"{show(remote.path)}: the server sends in circles (too many redirects); {remote.advice}")
@@ -400,7 +470,7 @@ def _asked_to_wait(headers: Mapping[str, str]) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", after):
         return float(after)
     if after:
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
             return max(0.0, email.utils.parsedate_to_datetime(after).timestamp() - time.time())
     limit = re.search(r";\s*t=(\d+)", headers.get("RateLimit", ""))
     return float(limit[1]) if limit else 0.0

@@ -133,6 +133,7 @@ def _is_local(step: Step) -> bool:
             return len(pattern) <= _MOST_WRITTEN and not _ALTERNATIVE.sub("", _canonical(pattern))
         case {"type": kind}:
             return kind in ("ByteLevel", "BertPreTokenizer", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit")
+    return False
 
 
 def _parts_at_whitespace(step: Step) -> bool:
