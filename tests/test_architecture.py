@@ -17,6 +17,7 @@ ORDER = [
     "compiled",
     "backlog",
     "patience",
+    "http",
     "remote",
     "places",
     "reading",
@@ -101,8 +102,8 @@ DOORS = {
     "s3fs": {"places"},
     "botocore": {"places"},
     "gcsfs": {"places"},
-    "requests": {"remote"},
-    "urllib3": {"remote"},
+    "requests": {"http"},
+    "urllib3": {"http"},
     "pyarrow": {
         "documents.utf8",
         "documents.snappy",

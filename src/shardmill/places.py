@@ -1,6 +1,6 @@
 """URLs → the objects they mean on the hub, in S3, in Google Cloud Storage or on the web. The only door to fsspec.
 
-fsspec lists and knows where credentials are; the bytes come through remote.py, the same way from every place.
+fsspec lists and knows where credentials are; the bytes come through http.py, the same way from every place.
 """
 
 import glob
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from shardmill import remote
+from shardmill import http
 from shardmill.errors import InputError, ShardmillError, UsageError
+from shardmill.http import Address, Remote
 from shardmill.names import show, without_secrets
 from shardmill.patience import Missing, Patience, Trouble
-from shardmill.remote import Address, Remote
 
 # A signed URL is made for every request, and only has to outlive its beginning.
 _SIGNED_SECONDS = 3600
@@ -141,7 +141,7 @@ class Places:
                 f"{show(url)}: a web server cannot be searched for names; write the addresses into a file, one a line, and give @FILE"
             )
         path = without_secrets(url)
-        size, version = remote.probe(path, lambda: Address(url=url), _WEB_ADVICE, self._patience)
+        size, version = http.probe(path, lambda: Address(url=url), _WEB_ADVICE, self._patience)
         return Remote(
             path=path,
             identity=url,

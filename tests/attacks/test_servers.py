@@ -13,7 +13,7 @@ import time
 import pytest
 
 from servers import Fault, Server
-from shardmill import Limits, Spec, patience, prepare, remote
+from shardmill import Limits, Spec, http, patience, prepare, remote
 from shardmill.errors import ContentError, InputError, TemporaryError
 from shardmill.inputs import InputFiles
 from shardmill.reading import InputFile, open_input
@@ -74,8 +74,8 @@ class Raw:
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch):
     monkeypatch.setattr(patience, "_LONGEST_PAUSE", 0.2)
-    monkeypatch.setattr(remote, "_SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(remote, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(http, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(http, "ANSWER_SECONDS", 1.0)
 
 
 def head(status="206 Partial Content", **headers):
