@@ -258,6 +258,11 @@ def test_only_spaces_and_lines_are_cut_when_nothing_else_is_known():
     assert [data[at - 1 : at + 1] for at in places] == [b"y ", b"\nw", b"w "]
 
 
+def test_without_a_vocabulary_no_word_is_parted():
+    data = "x中文字。y😀😀😀".encode()
+    assert [data[:at].decode() for at in exact(Cuts("gpt2"), data)] == ["x中文字", "x中文字。y"]
+
+
 def test_an_unknown_tokenizer_is_never_cut():
     data = samples.ENGLISH.encode()
     cuts = Cuts("unknown")

@@ -295,6 +295,44 @@ def test_other_places_are_refused_by_name():
         ("https://host/a.txt?sv=1&sig=abc", "https://host/a.txt"),
         ("https://host/a.txt?k=0123456789012345678901", "https://host/a.txt"),
         ("https://host/a.txt?hush", "https://host/a.txt"),
+        *(
+            (f"https://host/a.txt?{query}", "https://host/a.txt")
+            for query in (
+                *(
+                    "pwd=x",
+                    "pw=x",
+                    "code=12",
+                    "jwt=a",
+                    "t=eyJh.eyJz.c2",
+                    "st=1&se=2&sp=r",
+                    "hmac=1",
+                    "pin=1234",
+                    "otp=1",
+                ),
+                *(
+                    "access=a",
+                    "apikey=1",
+                    "API-KEY=1",
+                    "userPin=1",
+                    "rev=2;pwd=x",
+                    "rev=2&hush",
+                    "%70wd=x",
+                    "auth_code=1",
+                ),
+            )
+        ),
+        *(
+            (f"https://host/a.txt?{query}", f"https://host/a.txt?{query}")
+            for query in (
+                "download=true&rev=2",
+                "encoding=utf8",
+                "spin=1",
+                "v=1.2.3",
+                "decoded=1",
+                "part=7",
+                "format=csv",
+            )
+        ),
         ("https://host/a.txt#part", "https://host/a.txt"),
         ("HTTPS://u@host/a.txt", "https://host/a.txt"),
         ("s3://key:secret@bucket/a?b#c.txt", "s3://bucket/a?b#c.txt"),

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from servers import Fault, Server
-from shardmill import patience, remote
+from shardmill import http, patience, remote
 from shardmill.errors import InputError, TemporaryError
 from shardmill.patience import Stopped
 from shardmill.reading import open_input
@@ -28,7 +28,7 @@ def server():
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch):
     monkeypatch.setattr(patience, "_LONGEST_PAUSE", 0.2)
-    monkeypatch.setattr(remote, "_SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(http, "SILENT_SECONDS", 0.5)
 
 
 def find(server, path="/a.txt", **options):
@@ -130,7 +130,7 @@ def test_the_server_says_how_long_to_wait(server, after):
 
 
 def test_the_hub_says_so_in_another_header():
-    assert remote._asked_to_wait({"RateLimit": '"api";r=0;t=55'}) == 55
+    assert http._asked_to_wait({"RateLimit": '"api";r=0;t=55'}) == 55
 
 
 @pytest.mark.parametrize("fault", [Fault("status", status=503), Fault("cut", 0)])
@@ -192,7 +192,8 @@ def test_a_server_without_ranges_is_refused_where_that_would_be_absurd(server, m
 
 
 @pytest.mark.parametrize(
-    ("status", "word"), [(401, "refuses"), (403, "netrc"), (404, "no such file"), (410, "no such file"), (400, "400")]
+    ("status", "word"),
+    [(401, "access denied"), (403, "netrc"), (404, "no such file"), (410, "no such file"), (400, "400")],
 )
 def test_a_refusal_is_final_and_says_what_to_do(server, status, word):
     server.faults["/a.txt"] = [Fault("status", status=status)]

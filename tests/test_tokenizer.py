@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import reference
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import UsageError
+from shardmill.tokens import families
 from shardmill.tokens import tokenizer as tokenizers
 from shardmill.tokens.encoder import choose_engines
 from shardmill.tokens.tokenizer import ENCODINGS, end_of_text, load
@@ -32,14 +34,16 @@ def changed(gpt2_json, tmp_path, **changes):
     return path
 
 
-def split(pattern):
-    return {
-        "type": "Sequence",
-        "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
-            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-        ],
-    }
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+def sequence(*steps):
+    return {"type": "Sequence", "pretokenizers": list(steps)}
+
+
+def split(pattern, behavior="Isolated", *, invert=False):
+    step = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
+    return sequence(step, {**BYTE_LEVEL, "use_regex": False})
 
 
 def added(content, number, **changes):
@@ -87,22 +91,36 @@ def test_a_tokenizer_json_without_a_model_type_is_understood(gpt2_json, tmp_path
     assert (found.family, found.plain) == ("gpt2", True)
 
 
+NORMALIZED = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}]}
+
+
 @pytest.mark.parametrize(
     ("changes", "family", "plain"),
     [
         ({}, "gpt2", True),
+        ({"pre_tokenizer": sequence(BYTE_LEVEL)}, "gpt2", True),
         ({"pre_tokenizer": split(tokenizers._LLAMA3)}, "cl100k", True),
+        ({"pre_tokenizer": split(tokenizers._LLAMA3, "Removed", invert=True)}, "cl100k", True),
         ({"pre_tokenizer": split(ENCODINGS["o200k_base"].pattern)}, "o200k", True),
+        # Oniguruma reads the {1,3}+ of this spelling as a run of digits, and gigatoken would read three.
+        ({"pre_tokenizer": split(ENCODINGS["cl100k_base"].pattern)}, "cl100k", False),
         ({"pre_tokenizer": split(r"\w+|\W+")}, "unknown", False),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, "unknown", False),
-        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}}, "unknown", False),
+        ({"pre_tokenizer": split(r"New York|[^\s]+|\s")}, "unknown", False),
+        ({"pre_tokenizer": split(r"\p{L}+(?=\s)|[^\s]|\s")}, "unknown", False),
+        ({"pre_tokenizer": split(r" ?[^\s]+|\s+(?!\S)|\s+")}, "spaces", False),
+        ({"pre_tokenizer": split(r"[^\n]*\n?")}, "unknown", False),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "spaces", False),
+        ({"pre_tokenizer": {**BYTE_LEVEL, "add_prefix_space": True}}, "unknown", False),
+        ({"pre_tokenizer": {"type": "FixedLength", "length": 5}}, "unknown", False),
         ({"pre_tokenizer": None}, "unknown", False),
         ({"normalizer": {"type": "NFC"}}, "spaces", False),
-        ({"normalizer": {"type": "Lowercase"}}, "unknown", False),
-        ({"model": {"byte_fallback": True}}, "unknown", False),
-        ({"added_tokens": [added("<tool>", 50256, special=False)]}, "spaces", False),
-        ({"added_tokens": [added("two words", 50256, special=False)]}, "unknown", False),
-        ({"added_tokens": [added("<strip>", 50256, special=False, lstrip=True)]}, "unknown", False),
+        ({"normalizer": NORMALIZED}, "spaces", False),
+        ({"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}, "unknown", False),
+        ({"model": {"byte_fallback": True}}, "gpt2", False),
+        ({"model": {"ignore_merges": True}}, "gpt2", True),
+        ({"added_tokens": [added("<tool>", 50257, special=False)]}, "spaces", False),
+        ({"added_tokens": [added("two words", 50257, special=False)]}, "unknown", False),
+        ({"added_tokens": [added("<strip>", 50257, special=False, lstrip=True)]}, "unknown", False),
     ],
 )
 def test_only_what_is_understood_is_cut_and_run_fast(gpt2_json, tmp_path, changes, family, plain):
@@ -130,6 +148,17 @@ def test_any_tokenizer_json_gives_the_tokens_of_its_reference(gpt2_json, tmp_pat
         assert np.fromfile(tmp_path / f"out{block_bytes}/train.bin", "<u2").tolist() == reference.encode(
             str(path), TEXT
         )
+
+
+def test_a_trial_is_quick_and_only_where_the_pattern_is_not_known(gpt2_json, tmp_path, monkeypatch):
+    config = json.loads(Path(gpt2_json).read_text()) | {"pre_tokenizer": split(r" ?[^\s]+|\s+(?!\S)|\s+")}
+    families.family_of(config, "")
+    started = time.thread_time()
+    assert families.family_of(config, "") == "spaces"
+    assert time.thread_time() - started < 0.3
+    monkeypatch.setattr(families, "_holds", lambda *_: pytest.fail("it was tried"))
+    assert load(gpt2_json).family == "gpt2"
+    assert load(str(changed(gpt2_json, tmp_path, normalizer={"type": "NFC"}))).family == "spaces"
 
 
 def test_a_tokenizer_that_the_fast_engine_cannot_run_says_so(gpt2_json, tmp_path):

@@ -51,7 +51,8 @@ _SPACES_TRIED = 64
 class Cuts:
     """Finds exact cuts in text that begins at an exact cut or at the start of a document."""
 
-    def __init__(self, family: Family, vocabulary: Iterable[bytes] = ()) -> None:
+    def __init__(self, family: Family, vocabulary: Iterable[bytes] | None = None) -> None:
+        """Without a vocabulary, any two bytes may be side by side in a token."""
         self.family = family
         self._side_by_side = _adjacent_pairs(vocabulary)
 
@@ -252,15 +253,17 @@ def _kinds() -> npt.NDArray[np.uint8]:
     return table
 
 
-def _adjacent_pairs(vocabulary: Iterable[bytes]) -> Flags:
+def _adjacent_pairs(vocabulary: Iterable[bytes] | None) -> Flags:
     """flags[a << 8 | b]: some token holds byte a directly before byte b."""
-    tokens = list(vocabulary)
+    if vocabulary is None:
+        return np.ones(1 << 16, np.bool_)
     flags = np.zeros(1 << 16, np.bool_)
-    joined = np.frombuffer(b"".join(tokens), np.uint8).astype(np.int64)
+    tokens = list(vocabulary)
+    ends = np.cumsum([len(token) for token in tokens])
+    joined = np.frombuffer(b"".join(tokens), np.uint8).astype(np.uint16)  # small: a vocabulary may have many tokens
     if len(joined):
         pairs = joined[:-1] << 8 | joined[1:]
         inside = np.ones(len(pairs), np.bool_)
-        ends = np.cumsum([len(token) for token in tokens])[:-1]
-        inside[ends - 1] = False
+        inside[ends[:-1] - 1] = False
         flags[pairs[inside]] = True
     return flags

@@ -9,6 +9,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.errors import InputError
 from shardmill.reading import InputFile
 
 # An object on the network: its address, version and what is known of its place; measured: 1.2 to 1.5 KB.
@@ -94,6 +95,10 @@ class InputFiles(Sequence[InputFile]):
             self._first.append(len(self._ends))
             self._folders.append(folder)
             self._folder = folder
+        if self.total_bytes + size >= _LARGEST:
+            raise InputError(
+                "the inputs claim to have more bytes together than there can be; check the sizes of the largest"
+            )
         self.total_bytes += size
         self._names.append(name)
         self._ends.append(self.total_bytes)

@@ -99,7 +99,7 @@ def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenize
         raise UsageError(
             f"--split {mode} with {show(files.pipes[0].path)}: how long a pipe is, and so where the {mode} of the text ends, is known only at its end; leave --split out, or save the data as a file first"
         )
-    return files, load(spec.tokenizer)
+    return files, load(spec.tokenizer, limits.most_memory())
 
 
 def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits, *, begins: bool = False) -> Job:

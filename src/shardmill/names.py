@@ -3,10 +3,16 @@
 import os
 import re
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import unquote_plus, urlsplit, urlunsplit
 
-# A query with one of these opens a door: signed URLs of S3, GCS, Azure and CloudFront, and tokens.
-_SECRET = re.compile(r"sig|token|key|secret|credential|auth|pass|expires|policy|session|^x-(amz|goog)-", re.IGNORECASE)
+# A query with one of these opens a door: signed URLs of S3, GCS, Azure and CloudFront, tokens, codes and logins. The
+# short ones are so only as a whole word: "code" is one, "encoding" is not.
+_SECRET = re.compile(
+    r"sig|token|key|secret|credential|auth|pass|expires|policy|session|jwt|hmac|pwd|cookie|login|ticket|access|^x-(amz|goog)-"
+    r"|(?<![a-z])(?:pw|pin|otp|code|sid|user|nonce|bearer|cert|s[vteprk]|spr|sip|ske|sks)(?![a-z])",
+    re.IGNORECASE,
+)
+_JWT = re.compile(r"ey[\w-]+\.[\w-]+")
 _LONG_VALUE = 20  # nobody types a value that long; whatever it is called, it may be a secret
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _USER = re.compile(r"(?<=://)[^/?#]*@")
@@ -31,5 +37,12 @@ def without_secrets(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return re.split("[?#]", url)[0]
-    secret = any(_SECRET.search(name) or len(value) >= _LONG_VALUE for name, value in parse_qsl(parts.query, True))
-    return urlunsplit(parts._replace(query="" if secret or "=" not in parts.query else parts.query, fragment=""))
+    secret = any(map(_opens_a_door, re.split("[&;]", parts.query)))
+    return urlunsplit(parts._replace(query="" if secret else parts.query, fragment=""))
+
+
+def _opens_a_door(setting: str) -> bool:
+    """Whether a part of a query may be a secret: by its name or by its value, or because it has only one of them."""
+    name, equals, value = map(unquote_plus, setting.partition("="))
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name)
+    return not equals or len(value) >= _LONG_VALUE or bool(_SECRET.search(words) or _JWT.match(value))

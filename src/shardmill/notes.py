@@ -15,8 +15,13 @@ def notes_on(job: Job, made: Manifest) -> tuple[str, ...]:
     if job.rules.separator is not None and job.plain and made.counts.documents <= len(job.files):
         notes.append(f"the separator {job.spec.separator!r} does not occur in the text; each file was one document")
     counts = made.counts
+    why = (
+        "since it is not known where text can be cut for this tokenizer"
+        if job.tokenizer.family == "unknown"
+        else f"in text without any safe place for {job.spec.max_run_bytes:,} bytes"
+    )
     counted = {
-        f"{counts.forced_cuts:,} cuts were forced in text without any safe place for {job.spec.max_run_bytes:,} bytes; the tokens there may differ from the reference's": counts.forced_cuts,
+        f"{counts.forced_cuts:,} cuts were forced {why}; the tokens there may differ from the reference's": counts.forced_cuts,
         f"{counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8": counts.replaced_characters,
         f"left out: {counts.documents_rejected:,} bad of {counts.documents:,} documents; {rejects.NAME} lists them": counts.documents_rejected,
         f"left out: {counts.passages_rejected:,} bad passages of running text; {rejects.NAME} lists them": counts.passages_rejected,

@@ -1,6 +1,6 @@
 """URLs → the objects they mean on the hub, in S3, in Google Cloud Storage or on the web. The only door to fsspec.
 
-fsspec lists and knows where credentials are; the bytes come through remote.py, the same way from every place.
+fsspec lists and knows where credentials are; the bytes come through http.py, the same way from every place.
 """
 
 import glob
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from shardmill import remote
+from shardmill import http
 from shardmill.errors import InputError, ShardmillError, UsageError
+from shardmill.http import Address, Remote
 from shardmill.names import show, without_secrets
 from shardmill.patience import Missing, Patience, Trouble
-from shardmill.remote import Address, Remote
 
 # A signed URL is made for every request, and only has to outlive its beginning.
 _SIGNED_SECONDS = 3600
@@ -121,11 +121,13 @@ class Places:
                 trying.pause(_understood(shown, e, _ADVICE[scheme], done))
 
     def _remote(self, store: Store, name: str, info: dict[str, Any]) -> Remote:
-        version = store.version(info)
+        version, size = store.version(info), info.get("size")
+        if not isinstance(size, int) or size < 0:
+            raise InputError(f"{show(store.shown(name))}: its size is not told; download it first, then mill the copy")
         return Remote(
             path=store.shown(name),
             identity=store.shown(name),
-            size=int(info["size"]),
+            size=size,
             version=version,
             etag="" if store.pinned else version,
             address=lambda: store.address(name, info),
@@ -139,7 +141,7 @@ class Places:
                 f"{show(url)}: a web server cannot be searched for names; write the addresses into a file, one a line, and give @FILE"
             )
         path = without_secrets(url)
-        size, version = remote.probe(path, lambda: Address(url=url), _WEB_ADVICE, self._patience)
+        size, version = http.probe(path, lambda: Address(url=url), _WEB_ADVICE, self._patience)
         return Remote(
             path=path,
             identity=url,

@@ -16,9 +16,10 @@ import xxhash
 
 from shardmill.backlog import Backlog
 from shardmill.errors import InputError, ShardmillError, TemporaryError
+from shardmill.http import Remote
 from shardmill.names import show
 from shardmill.patience import Stopped
-from shardmill.remote import LOOK_BACK, READ_AHEAD, Remote, RemoteReader
+from shardmill.remote import LOOK_BACK, READ_AHEAD, RemoteReader
 
 T = TypeVar("T")
 

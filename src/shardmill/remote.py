@@ -1,27 +1,22 @@
 """One object on the network → its bytes by position: read ahead, tried again, and the same object throughout.
 
-    RemoteReader   what the rest of the program sees
-    _Stretch       a thread that reads from one byte on, a few MiB ahead of its reader
-    _connect       one request, and everything that can be wrong with its answer
-
-The only door to HTTP. What is asked for is an Address, made anew for each request: signatures expire.
+RemoteReader   what the rest of the program sees
+_Stretch       a thread that reads from one byte on, a few MiB ahead of its reader
 """
 
 import contextlib
-import email.utils
 import io
-import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from shardmill.errors import InputError, ShardmillError
+from shardmill import http
+from shardmill.errors import InputError, TemporaryError
+from shardmill.http import Remote
 from shardmill.names import show
-from shardmill.patience import Missing, Patience, Stopped, Trouble
+from shardmill.patience import Patience, Stopped, Trouble
 
 # One request for each stretch of a file that is read in order, not one for each block: the hub counts requests,
 # and a round trip of 50 ms for every 512 KiB would allow 10 MB/s.
@@ -33,37 +28,8 @@ _FIRST_AHEAD = 512 << 10  # who reads a head, and then the tail, should not pay 
 _NEAR = 1 << 20  # skipping this much is cheaper than another request
 _SMALL = 1 << 20  # a file of this size is fetched at once, wherever the first read is
 _MOST_SKIPPED = 16 << 20  # to reach a byte on a server that always sends the whole file
-_CONNECT_SECONDS, _SILENT_SECONDS = 10.0, 30.0
+_WORTHWHILE = 64 << 10  # a server that sends less than this in http.SILENT_SECONDS might as well be silent
 _POLL_SECONDS = 0.2
-_AGENT = "shardmill"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
-    """What to ask for, with the credentials it takes. Never shown, never stored."""
-
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Remote:
-    """An object on the network, as it was when the job began."""
-
-    path: str
-    """As it may be shown and stored: without credentials."""
-    identity: str = field(repr=False)
-    """What tells it from others; may hold secrets."""
-    size: int
-    version: str
-    """An ETag, generation or hash: another version is another object. Empty if the server tells none."""
-    etag: str = ""
-    """What every answer must carry; empty when the address itself names the version."""
-    address: Callable[[], Address] = field(repr=False)
-    advice: str = field(repr=False)
-    """What to do when the server refuses."""
-    patience: float
-    """Seconds of failing after which to give up."""
 
 
 class RemoteReader:
@@ -75,7 +41,7 @@ class RemoteReader:
         self._remote = remote
         self._length = remote.size
         self._stop = stop or threading.Event()
-        self._session, self._own_session = session or new_session(), session is None
+        self._session, self._own_session = session or http.new_session(), session is None
         self._reading = threading.Lock()
         self._stretch: _Stretch | None = None
         self._last = (0, 0)
@@ -134,6 +100,8 @@ class _Stretch:
         self._kept = self._arrived = self._wanted = self._first
         """Where the kept bytes begin and end, and how far the reader is."""
         self._ahead = _FIRST_AHEAD
+        self._got, self._slow = 0, 0.0
+        """Bytes that came since there were last enough of them, and the seconds of waiting for them."""
         self._error: BaseException | None = None
         self._closed = False
         self._news = threading.Condition()
@@ -152,10 +120,12 @@ class _Stretch:
             while at < end:
                 self._wanted = at
                 self._news.notify_all()
+                since = time.monotonic()
                 while self._arrived <= at and self._error is None:
                     self._news.wait(_POLL_SECONDS)
                     if self._stop.is_set():
                         raise Stopped("stopped")
+                    self._give_up(time.monotonic() - since)
                 if self._arrived <= at and self._error is not None:
                     raise self._error
                 at = self._take(taken, at, end)
@@ -163,6 +133,13 @@ class _Stretch:
             self._forget(at - LOOK_BACK)
             self._news.notify_all()
         return taken.getvalue()
+
+    def _give_up(self, waited: float) -> None:
+        """The thread gives up long before, unless the server keeps it busy without sending a byte of the file."""
+        if waited > self._remote.patience + http.ANSWER_SECONDS:
+            raise TemporaryError(
+                f"{show(self._remote.path)}: nothing came for {waited:.0f} s at byte {self._arrived:,} of {self._remote.size:,}; run the same command again to go on"
+            )
 
     def close(self) -> None:
         """The thread notices, at the latest when the server has been silent too long."""
@@ -205,19 +182,33 @@ class _Stretch:
 
     def _fetch_once(self, patience: Patience) -> None:
         whole = self._end == self._remote.size
-        answer, skip = _connect(self._session, self._remote, self._arrived, None if whole else self._end)
+        answer, skip = http.connect(self._session, self._remote, self._arrived, None if whole else self._end)
+        self._slow = 0.0
         with contextlib.closing(answer):
             if skip > _MOST_SKIPPED and self._arrived == self._first:
                 raise InputError(
                     f"{show(self._remote.path)}: this server sends only whole files (it ignores Range), and the file is not read from its beginning; "
                     "download it first, then mill the copy"
                 )
-            while skip and not self._over:
-                skip -= len(_body(answer, min(skip, _CHUNK)))
             while self._arrived < self._end and not self._over:
-                chunk = _body(answer, min(_CHUNK, self._end - self._arrived))
-                patience.arrived()
-                self._put(chunk)
+                chunk = self._next(answer, min(_CHUNK, skip or self._end - self._arrived), patience)
+                if skip:
+                    skip -= len(chunk)
+                else:
+                    self._put(chunk)
+                if self._slow > http.SILENT_SECONDS:
+                    raise Trouble(f"only {self._got:,} bytes came in {self._slow:.0f} s")
+
+    def _next(self, answer: Any, length: int, patience: Patience) -> bytes:
+        """The next bytes. Only as many as are worth a connection end the time of failing."""
+        began = time.monotonic()
+        chunk = http.body(answer, length)
+        self._slow += time.monotonic() - began
+        self._got += len(chunk)
+        if self._got >= _WORTHWHILE:
+            patience.arrived()
+            self._got, self._slow = 0, 0.0
+        return chunk
 
     def _put(self, chunk: bytes) -> None:
         with self._news:
@@ -230,177 +221,3 @@ class _Stretch:
     @property
     def _over(self) -> bool:
         return self._closed or self._stop.is_set()
-
-
-def probe(path: str, address: Callable[[], Address], advice: str, patience: float) -> tuple[int, str]:
-    """The size and version of an object of which only the URL is known. Asks for one byte: not all servers know HEAD."""
-    asked = Remote(path=path, identity="", size=-1, version="", address=address, advice=advice, patience=patience)
-    trying = Patience(path, patience)
-    with new_session() as session:
-        while True:
-            try:
-                answer, _ = _connect(session, asked, 0, 1)
-            except Trouble as e:
-                trying.pause(e)
-                continue
-            with contextlib.closing(answer):
-                return _described(path, answer)
-
-
-def _described(path: str, answer: Any) -> tuple[int, str]:
-    if answer.headers.get("Content-Type", "").startswith("text/html") and not path.endswith((".html", ".htm")):
-        raise InputError(
-            f"{show(path)}: this is a web page, not a file; copy the address of the download itself (on the hub: write hf://datasets/…)"
-        )
-    _, total = _content_range(answer)
-    length = answer.headers.get("Content-Length")
-    if answer.status_code == 200 and length is not None and length.isdecimal():
-        total = int(length)
-    if total is None:
-        raise InputError(
-            f"{show(path)}: the server does not say how long this is; pipe it instead: curl -L URL | shardmill prepare - …"
-        )
-    return total, version_of(answer.headers)
-
-
-def version_of(headers: Mapping[str, str]) -> str:
-    """The ETag without its dress, else the time of the last change."""
-    etag = headers.get("ETag", "").removeprefix("W/").strip('"')
-    return etag or headers.get("Last-Modified", "")
-
-
-def new_session() -> Any:
-    """Connections that are kept for the next request; may be shared by many readers."""
-    import requests  # when first used: it takes a moment to load
-
-    return requests.Session()
-
-
-def _connect(session: Any, remote: Remote, start: int, end: int | None) -> tuple[Any, int]:
-    """Ask for the bytes [start, end); returns the answer, and how many bytes of it come before them."""
-    import requests
-
-    where = remote.address()
-    headers = {"Accept-Encoding": "identity", "User-Agent": _AGENT, **where.headers}
-    if start or end is not None:
-        headers["Range"] = f"bytes={start}-" + ("" if end is None else str(end - 1))
-    # A header of our own must not give way to what ~/.netrc has for the host.
-    auth = (lambda request: request) if "Authorization" in headers else None
-    try:
-        answer = session.get(
-            where.url, headers=headers, auth=auth, stream=True, timeout=(_CONNECT_SECONDS, _SILENT_SECONDS)
-        )
-    except requests.exceptions.RequestException as e:
-        raise _no_answer(remote, e) from None  # the exception quotes the URL, with its signature
-    try:
-        _check_status(answer, remote)
-        return answer, _check_same(answer, remote, start)
-    except BaseException:
-        answer.close()
-        raise
-
-
-def _check_status(answer: Any, remote: Remote) -> None:
-    status, path = answer.status_code, show(remote.path)
-    if status in (408, 425, 429) or (status >= 500 and status not in (501, 505)):
-        raise Trouble(f"the server answers {status} {answer.reason}", wait=_asked_to_wait(answer.headers))
-    if status in (401, 403):
-        raise InputError(f"{path}: the server refuses to give this to you ({status} {answer.reason}); {remote.advice}")
-    if status in (404, 410):
-        raise Missing(f"{path}: there is no such file ({status} {answer.reason}); check the spelling")
-    if status in (412, 416) and remote.size > 0:
-        raise _changed(remote, "is shorter now" if status == 416 else "is another one now")
-    if status not in (200, 206, 416):
-        raise InputError(f"{path}: the server answers {status} {answer.reason}, which is no file; check the address")
-    coding = answer.headers.get("Content-Encoding", "identity")
-    if coding not in ("identity", ""):
-        raise InputError(
-            f"{path}: the server sends this compressed ({coding}) although it was asked not to; download it first, then mill the copy"
-        )
-
-
-def _check_same(answer: Any, remote: Remote, start: int) -> int:
-    """See that this is still the object the job began with; returns how many bytes come before the first asked for."""
-    if remote.size < 0:
-        return 0
-    version = version_of(answer.headers)
-    if remote.etag and version and version != remote.etag:
-        raise _changed(remote, f"had the version {show(remote.etag)}, and has {show(version)} now")
-    if answer.status_code == 206:
-        first, total = _content_range(answer)
-        if total is not None and total != remote.size:
-            raise _changed(remote, f"had {remote.size:,} bytes when the job began, and has {total:,} now")
-        if first != start:
-            raise Trouble(f"the server sent other bytes than it was asked for ({answer.headers.get('Content-Range')})")
-        return 0
-    length = answer.headers.get("Content-Length", "")
-    if length.isdecimal() and int(length) != remote.size:
-        raise _changed(remote, f"had {remote.size:,} bytes when the job began, and has {int(length):,} now")
-    return start
-
-
-def _changed(remote: Remote, how: str) -> InputError:
-    return InputError(
-        f"{show(remote.path)}: changed while it was read: it {how}; let whatever writes it finish, then begin again with --overwrite"
-    )
-
-
-def _content_range(answer: Any) -> tuple[int | None, int | None]:
-    """The first byte of an answer, and how many bytes the whole object has."""
-    found = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
-    if found is None:
-        return None, None
-    first, total = found.groups()
-    return (None if first is None else int(first)), (None if total == "*" else int(total))
-
-
-def _body(answer: Any, length: int) -> bytes:
-    """The next bytes of an answer, at least one; Trouble if the connection breaks or ends early."""
-    import urllib3
-
-    try:
-        # What is there already, so that nothing is lost when the connection breaks; urllib3 1 can only wait for all.
-        data: bytes = getattr(answer.raw, "read1", answer.raw.read)(length)
-    except urllib3.exceptions.ReadTimeoutError:
-        raise Trouble(f"nothing came for {_SILENT_SECONDS:.0f} s") from None
-    except (urllib3.exceptions.HTTPError, OSError, ValueError):
-        raise Trouble("the connection broke") from None
-    if not data:
-        raise Trouble("the connection ended early")
-    return data
-
-
-def _no_answer(remote: Remote, e: Exception) -> ShardmillError | Trouble:
-    """What a failed request means, without the words of the exception: they quote the URL."""
-    import requests
-
-    words = repr(e)
-    if "CERTIFICATE_VERIFY_FAILED" in words:
-        return InputError(
-            f"{show(remote.path)}: the server's certificate is not trusted here; install the certificates of your system, or set REQUESTS_CA_BUNDLE"
-        )
-    if isinstance(
-        e, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema | requests.exceptions.MissingSchema
-    ):
-        return InputError(f"{show(remote.path)}: this is not an address that can be read; check the spelling")
-    if isinstance(e, requests.exceptions.TooManyRedirects):
-        return InputError(f"{show(remote.path)}: the server sends in circles (too many redirects); {remote.advice}")
-    if isinstance(e, requests.exceptions.Timeout):
-        return Trouble("no answer", unreachable=isinstance(e, requests.exceptions.ConnectTimeout))
-    if "NameResolutionError" in words or "getaddrinfo" in words:
-        return Trouble("the name of the server is not known", unreachable=True)
-    if "refused" in words:
-        return Trouble("the server takes no connection", unreachable=True)
-    return Trouble("the connection broke")
-
-
-def _asked_to_wait(headers: Mapping[str, str]) -> float:
-    """Seconds from Retry-After (a number or a date), or from the hub's RateLimit; 0 if neither is there."""
-    after = headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"\d+(\.\d+)?", after):
-        return float(after)
-    if after:
-        with contextlib.suppress(ValueError, TypeError):
-            return max(0.0, email.utils.parsedate_to_datetime(after).timestamp() - time.time())
-    limit = re.search(r";\s*t=(\d+)", headers.get("RateLimit", ""))
-    return float(limit[1]) if limit else 0.0

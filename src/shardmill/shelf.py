@@ -10,11 +10,12 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from shardmill.errors import InputError, UsageError
+from shardmill.http import Remote, new_session
 from shardmill.names import is_url, show, without_secrets
 from shardmill.patience import Missing
 from shardmill.places import Places
 from shardmill.reading import InputReader
-from shardmill.remote import Remote, RemoteReader, new_session
+from shardmill.remote import RemoteReader
 from shardmill.spec import NETWORK_SECONDS
 from shardmill.storage import read_small
 

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 
 from xxhash import xxh3_64_intdigest
 
-from shardmill.cuts import CONTEXT_BYTES
+from shardmill.cuts import CONTEXT_BYTES, Cuts
 from shardmill.documents.rules import BOM, FIRST_PART_BYTES, PASSAGE_HEAD, Passages, TextRules, growing
 from shardmill.reading import Reader
 
 # The rules for cuts look back two characters.
 BEFORE_BYTES = 8
+# Where no place is known to be exact, passages end at spaces and lines all the same, each by force: val must get its share.
+_BY_FORCE = Cuts("spaces")
 
 
 def find_passages(reader: Reader, base: int, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, Passages]:
@@ -42,6 +44,7 @@ def survey(reader: Reader, base: int, at: int, rules: TextRules) -> Iterator[tup
     As find_passages, but only what decides is read: the beginning of each passage, and the lines where it may end.
     """
     last = False
+    exact = rules.cuts.family != "unknown"
     head = reader.read(at, PASSAGE_HEAD)
     while not last:
         most = min(rules.block_bytes, rules.max_run_bytes)
@@ -50,12 +53,14 @@ def survey(reader: Reader, base: int, at: int, rules: TextRules) -> Iterator[tup
         starts: list[int] = []
         keys: list[int] = []
         end = 0
-        while (seen := _glance(reader, base, at + end, rules)) is not None and (seen[0] - at <= most or not starts):
+        while exact or not starts:
+            if (seen := _glance(reader, base, at + end, rules)) is None or (seen[0] - at > most and starts):
+                break
             border, following = seen
             starts.append(end)
             keys.append(rules.key(head[: border - at - end], base + at + end))
             end, head = border - at, following
-        found = Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=False, last=False)
+        found = Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=not exact, last=False)
         if not starts:
             _, found = find_passages(reader, base, at, rules, rules.block_bytes)
             head = reader.read(at + found.end, PASSAGE_HEAD)
@@ -72,7 +77,9 @@ def _glance(reader: Reader, base: int, at: int, rules: TextRules) -> tuple[int, 
     length = 2 * BEFORE_BYTES + rules.passage_bytes // 16 + 2 * CONTEXT_BYTES
     data = reader.read(begin, length + PASSAGE_HEAD)
     border, forced = _next_border(data[:length], at - begin, base + begin, rules, at_end=False, rest=reader.size - at)
-    return None if border is None or forced else (begin + border, data[border : border + PASSAGE_HEAD])
+    if border is None or (forced and rules.cuts.family != "unknown"):
+        return None
+    return begin + border, data[border : border + PASSAGE_HEAD]
 
 
 def _next_border(
@@ -97,23 +104,25 @@ def _next_border(
         return (len(data) if at_end else None), False
     if line_until > visible and not at_end:
         return None, False
+    forced = rules.cuts.family == "unknown"
+    cuts = _BY_FORCE if forced else rules.cuts
     after = goal
     while after := data.find(b"\n", after, line_until) + 1:
         if (
             after < len(data)
             and data[after] > 0x20 < data[after - 2]
             and xxh3_64_intdigest(data[after - 16 : after]) & 1
-            and rules.cuts.is_line_cut(data, after)
+            and cuts.is_line_cut(data, after)
         ):
-            return after, False
+            return after, forced
     last = at + rules.max_run_bytes
     for window in range(line_until, last, 4 << 10):
         until = min(window + (4 << 10), last)
         if until > visible and not at_end:
-            return rules.cuts.first_space(data, window, visible), False
-        found = rules.cuts.first(data, window, min(until, len(data)), at)
+            return cuts.first_space(data, window, visible), forced
+        found = cuts.first(data, window, min(until, len(data)), at)
         if found is not None:
-            return found, False
+            return found, forced
         if until >= len(data):
             return len(data), False
     return character_boundary(data, last), True

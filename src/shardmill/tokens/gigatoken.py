@@ -39,7 +39,9 @@ class Gigatoken:
             config = json.loads(tokenizer.source.read_bytes())
             config["added_tokens"] = []
             config["post_processor"] = None
-            self._tokenizer = gigatoken.Tokenizer.from_json(json.dumps(config))
+            text = json.dumps(config)
+            del config  # as large as the engine
+            self._tokenizer = gigatoken.Tokenizer.from_json(text)
 
     def encode(self, pieces: list[bytes]) -> tuple[Ids, Counts]:
         """The ids of all pieces in a row, and how many each has."""

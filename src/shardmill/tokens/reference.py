@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from shardmill.errors import UsageError
 from shardmill.names import show
+from shardmill.tokens.families import is_panic
 from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, read_ranks
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
@@ -63,8 +64,12 @@ class TokenizersReference:
         self.version = f"tokenizers {metadata.version('tokenizers')}"
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer.source))
-        except Exception as e:  # the library raises a bare Exception
-            raise UsageError(f"{show(tokenizer.source)}: the tokenizers library cannot load it: {e}") from e
+        except BaseException as e:
+            if not (isinstance(e, Exception) or is_panic(e)):
+                raise
+            raise UsageError(f"{show(tokenizer.source)}: the tokenizers library cannot load it: {show(str(e))}") from e
+        self._source = tokenizer.source
+        self._check_ids(tokenizer)
         # Without this a literal "<|endoftext|>" in the text would become the special id.
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
@@ -72,7 +77,23 @@ class TokenizersReference:
 
     def encode(self, text: bytes) -> Ids:
         # encode() would hold the GIL; the batch call does not, and one item keeps it on one thread.
-        return np.array(self._tokenizer.encode_batch_fast([text.decode()], add_special_tokens=False)[0].ids, np.uint32)
+        try:
+            encoded = self._tokenizer.encode_batch_fast([text.decode()], add_special_tokens=False)[0]
+        except BaseException as e:
+            if not is_panic(e):
+                raise
+            begin = text[:40].decode(errors="replace")
+            raise UsageError(f"{show(self._source)}: fails on the text that begins {begin!r}: {show(str(e))}") from e
+        return np.array(encoded.ids, np.uint32)
 
     def decode(self, ids: list[int]) -> bytes:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False)).encode()
+
+    def _check_ids(self, tokenizer: Tokenizer) -> None:
+        """The library gives added tokens its own ids where those in the file do not follow the vocabulary."""
+        theirs = {token.content: number for number, token in self._tokenizer.get_added_tokens_decoder().items()}
+        for name, number in theirs.items():
+            if number >= tokenizer.size or number != tokenizer.specials.get(name, number):
+                raise UsageError(
+                    f"{show(tokenizer.source)}: the tokenizers library gives the token {show(name)} the id {number:,}, and not the one in the file; load and save it with that library"
+                )

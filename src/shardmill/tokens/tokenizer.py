@@ -1,6 +1,7 @@
 """A tokenizer's name → what it is: its vocabulary, pattern and special tokens, whichever engine runs it."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from shardmill.cuts import Cuts, Family
 from shardmill.errors import UsageError
 from shardmill.names import show
+from shardmill.tokens.families import BUILT_IN, family_of, pattern_of
 
 ALIASES = {"gpt2": "r50k_base", "r50k": "r50k_base", "cl100k": "cl100k_base", "o200k": "o200k_base"}
 
@@ -78,16 +80,18 @@ _EOT_NAMES = (
     "<|endofdocument|>",
 )
 
-# Split patterns of tokenizer.json files for which the cut rules hold. The first five are what Llama 3, Qwen 2
-# and their kin, and o200k ship; GPT-2's is built into the ByteLevel pre-tokenizer.
-_GPT2 = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+# Patterns that gigatoken knows by their spelling, as Llama 3, Qwen 2 and their kin, and o200k ship them.
 _LLAMA3 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
-_FAMILY_OF_PATTERN: dict[str, Family] = {
-    _GPT2: "gpt2",
-    _LLAMA3: "cl100k",
-    _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"): "cl100k",
-    **{encoding.pattern: encoding.family for encoding in ENCODINGS.values()},
-}
+_FAST = (BUILT_IN, _LLAMA3, _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"), ENCODINGS["o200k_base"].pattern)
+# With one of these in the model, its tokens are not the bytes that the vocabulary spells.
+_ODD_KEYS = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")
+_MOST_ID = 1 << 24
+# The largest that people use, of 262,144 tokens, has 33 MB.
+_MOST_FILE_BYTES = 256 << 20
+# What loading takes, here and in the tokenizers library: the text, of up to four bytes a letter, and
+# for each comma, which stands for a token or half a merge, 140 to 250 bytes; with gigatoken up to 560.
+_BYTES_PER_BYTE, _BYTES_PER_ENTRY, _FAST_BYTES_PER_ENTRY = 4, 256, 600
+_BEFORE_LOADING = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,8 +113,11 @@ class Tokenizer:
     """How many bytes of text each id of a plain one stands for; 0 for special tokens."""
 
 
-def load(name: str) -> Tokenizer:
-    """The tokenizer that a name, a path to a tokenizer.json (or its folder) or a hub id means."""
+def load(name: str, most_bytes: int | None = None) -> Tokenizer:
+    """The tokenizer that a name, a path to a tokenizer.json (or its folder) or a hub id means.
+
+    One that would take more memory than most_bytes is refused before it is loaded.
+    """
     encoding = ALIASES.get(name, name)
     if encoding in ENCODINGS:
         return _load_encoding(encoding)
@@ -118,12 +125,12 @@ def load(name: str) -> Tokenizer:
     if path.is_dir():
         path = path / "tokenizer.json"
     if path.is_file():
-        return _load_json(name, path)
+        return _load_json(name, path, most_bytes)
     if path.suffix == ".json" or name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise UsageError(
             f"tokenizer {show(name)}: neither a known name ({', '.join(['gpt2', *ENCODINGS])}) nor an existing tokenizer.json nor a hub id like openai-community/gpt2"
         )
-    return _load_json(name, _download(name))
+    return _load_json(name, _download(name), most_bytes)
 
 
 @lru_cache(maxsize=1)
@@ -185,44 +192,71 @@ def _load_encoding(encoding: str) -> Tokenizer:
     )
 
 
-def _load_json(name: str, path: Path) -> Tokenizer:
-    raw = path.read_bytes()
+def _load_json(name: str, path: Path, most_bytes: int | None) -> Tokenizer:
     try:
-        config = json.loads(raw)
-        model, added = config["model"], config.get("added_tokens") or []
-        vocabulary: dict[str, int] = (
-            model["vocab"]
-            if isinstance(model["vocab"], dict)
-            else {token: i for i, (token, _) in enumerate(model["vocab"])}
-        )
-        ids = [*vocabulary.values(), *(token["id"] for token in added)]
-        specials = {token["content"]: int(token["id"]) for token in added if token.get("special")}
-    except (ValueError, KeyError, TypeError) as e:
+        raw = _read(path, most_bytes)
+        found = _understood(json.loads(raw), name=name, source=path, digest=hashlib.sha256(raw).hexdigest())
+        needed = _memory_to_load(len(raw), raw.count(b","), _FAST_BYTES_PER_ENTRY)
+        return dataclasses.replace(found, plain=found.plain and (most_bytes is None or needed <= most_bytes))
+    except OSError as e:
+        raise UsageError(f"{show(path)}: cannot be read: {e.strerror}") from e
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
         raise UsageError(
-            f"{show(path)}: not a tokenizer.json as the tokenizers library writes it ({type(e).__name__}: {e})"
+            f"{show(path)}: not a tokenizer.json as the tokenizers library writes it ({type(e).__name__}: {show(str(e))})"
         ) from e
-    family = _family_of(config)
-    byte_tokens = _byte_tokens(vocabulary) if family not in ("unknown", "spaces") else None
-    if byte_tokens is None and family != "spaces":
-        family = "unknown"
+
+
+def _read(path: Path, most_bytes: int | None) -> bytes:
+    """All of the file, unless loading it would take more memory than there may be."""
+    size = path.stat().st_size
+    if size > _MOST_FILE_BYTES:
+        raise UsageError(f"{show(path)}: has {size:,} bytes, more than any tokenizer.json has; check the path")
+    needed, raw = _memory_to_load(size, 0), b""
+    if most_bytes is None or needed <= most_bytes:
+        raw = path.read_bytes()
+        needed = _memory_to_load(size, raw.count(b","))
+    if most_bytes is not None and needed > most_bytes:
+        raise UsageError(
+            f"{show(path)}: a tokenizer of {size:,} bytes takes up to {needed >> 20}MiB to load, and --max-memory allows {most_bytes >> 20}MiB; pass --max-memory {(needed >> 20) + 1}MiB or more"
+        )
+    return raw
+
+
+def _memory_to_load(size: int, entries: int, for_each: int = _BYTES_PER_ENTRY) -> int:
+    return _BEFORE_LOADING + _BYTES_PER_BYTE * size + for_each * entries
+
+
+def _understood(config: dict[str, Any], *, name: str, source: Path, digest: str) -> Tokenizer:
+    model, added = config["model"], [token for token in config.get("added_tokens") or [] if token["content"] != ""]
+    vocabulary = _vocabulary(model)
+    ids = [*vocabulary.values(), *(token["id"] for token in added)]
+    if not all(type(number) is int and 0 <= number < _MOST_ID for number in ids):
+        raise ValueError("an id is not a number from 0 to 2^24")
+    if not all(isinstance(token["content"], str) for token in added):
+        raise ValueError("an added token is not a text")
+    if model.get("dropout"):
+        raise UsageError(
+            f'{show(source)}: its model has dropout, so it gives other tokens each time; set "dropout" to null in the file'
+        )
+    family = family_of(config, show(source))
     ordinary = [token for token in added if not token.get("special")]
     if ordinary and family != "unknown":
-        apart = all(
-            not any(c.isspace() for c in token["content"]) and not token.get("lstrip") and not token.get("rstrip")
-            for token in ordinary
-        )
-        family = "spaces" if apart else "unknown"
+        family = "spaces" if all(map(_stands_alone, ordinary)) else "unknown"
+    is_bytes = (model.get("type") or "BPE") == "BPE" and not any(map(model.get, _ODD_KEYS))  # old files tell no type
+    tokens = _byte_tokens(vocabulary) if is_bytes and family not in ("unknown", "spaces") else None
+    plain = tokens is not None and _is_plain(config)
     return Tokenizer(
         name=name,
         kind="huggingface",
-        source=path,
-        digest=hashlib.sha256(raw).hexdigest(),
+        source=source,
+        digest=digest,
         size=max(ids) + 1,
-        specials=specials,
+        specials={token["content"]: token["id"] for token in added if token.get("special")},
         family=family,
-        cuts=Cuts(family, byte_tokens or ()),
-        plain=family not in ("unknown", "spaces"),
-        token_bytes=_token_bytes(vocabulary),  # each letter of a byte-level vocabulary is a byte
+        # Half a word may be a token that is in no merge: ignore_merges finds it where the word is cut, and only there.
+        cuts=Cuts(family, None if model.get("ignore_merges") else tokens),
+        plain=plain,
+        token_bytes=_token_bytes(vocabulary if plain else {}),  # each letter of a byte-level vocabulary is a byte
     )
 
 
@@ -232,38 +266,33 @@ def _token_bytes(vocabulary: dict[bytes, int] | dict[str, int]) -> npt.NDArray[n
     return sizes
 
 
-def _family_of(config: dict[str, Any]) -> Family:
-    """Which cut rules hold for a tokenizer.json; unknown unless every part of it is understood."""
-    model = config["model"]
-    kind = model.get("type") or ("BPE" if "merges" in model else None)  # old files leave it out
-    odd_keys = ("dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")
-    if kind != "BPE" or any(model.get(key) for key in odd_keys) or config.get("truncation") or config.get("padding"):
-        return "unknown"
-    match config.get("pre_tokenizer"):
-        case {"type": "ByteLevel", "add_prefix_space": False, **rest} if rest.get("use_regex", True):
-            family: Family = "gpt2"
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
-                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-            ],
-        }:
-            family = _FAMILY_OF_PATTERN.get(pattern, "unknown")
-        case _:
-            return "unknown"
-    match config.get("normalizer"):
-        case None:
-            return family
-        case {"type": "NFC"} if family != "unknown":
-            # Letters beside a cut might have been composed into one; a space or newline never is.
-            return "spaces"
-        case _:
-            return "unknown"
+def _vocabulary(model: dict[str, Any]) -> dict[str, int]:
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, list):  # Unigram's, with scores
+        vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+    if not vocabulary or not all(isinstance(token, str) for token in vocabulary):
+        raise ValueError("the vocabulary is empty, or holds what is not a text")
+    found: dict[str, int] = vocabulary
+    return found
+
+
+def _stands_alone(token: dict[str, Any]) -> bool:
+    """Whether an added token, which is found in the text before all else, reaches over no space or newline."""
+    return not any(map(str.isspace, token["content"])) and not token.get("lstrip") and not token.get("rstrip")
+
+
+def _is_plain(config: dict[str, Any]) -> bool:
+    """Whether a byte-level BPE of a known family has nothing else that gigatoken might see otherwise."""
+    merges = [pair if isinstance(pair, str) else tuple(pair) for pair in config["model"]["merges"]]
+    once = len(set(merges)) == len(merges)  # of two that are equal, tokenizers takes the last, and gigatoken the first
+    return once and pattern_of(config) in _FAST and not config.get("truncation") and not config.get("padding")
 
 
 def _byte_tokens(vocabulary: dict[str, int]) -> list[bytes] | None:
-    """The tokens of a byte-level vocabulary as bytes; None if it is not one."""
+    """The tokens of a byte-level vocabulary as bytes; None if it is not one, or lacks a byte.
+
+    What has no token is dropped or fused with its neighbours, so that bytes meet that never stood side by side.
+    """
     alphabet = byte_alphabet()
     tokens = []
     for token in vocabulary:
@@ -273,7 +302,7 @@ def _byte_tokens(vocabulary: dict[str, int]) -> list[bytes] | None:
             # A special token that stands in the vocabulary too is text, not bytes; anything else is not byte-level.
             if not (token.startswith("<") and token.endswith(">")):
                 return None
-    return tokens
+    return tokens if vocabulary.keys() >= alphabet.keys() else None
 
 
 @lru_cache(maxsize=1)
@@ -302,7 +331,7 @@ def _download(name: str) -> Path:
         raise UsageError(
             f"tokenizer {show(name)}: this model has no tokenizer.json; convert its tokenizer with the tokenizers library and give the path of the file"
         ) from e
-    except OSError as e:
+    except (OSError, ValueError) as e:
         raise UsageError(
-            f"tokenizer {show(name)}: the hub cannot be reached ({e}); give the path of a tokenizer.json instead"
+            f"tokenizer {show(name)}: the hub cannot be reached, or knows no such names ({show(str(e))}); give the path of a tokenizer.json instead"
         ) from e
