@@ -13,8 +13,8 @@ import pytest
 
 import shardmill
 from edited import rewrite
-from samples import SAMPLES
-from shardmill import Limits, Spec, manifest, prepare, verify
+from samples import ENGLISH, SAMPLES
+from shardmill import Limits, Spec, manifest, prepare, verification, verify
 from shardmill.errors import UsageError
 from shardmill.formats import files, registry
 
@@ -346,3 +346,15 @@ def test_the_command_says_it_in_plain_words_and_in_json(made, out):
     assert bad.returncode == 1 and "val.bin: has 10 bytes" in bad.stderr and "problems found" in bad.stderr
     content = json.loads(bad.stdout)
     assert content["ok"] is False and content["problems"][0]["file"] == "val.bin"
+
+
+# The header of an MDS shard has any length, so tokens are not aligned to what is read at a time: half of one and half of
+# the next was taken for an id, and every shard over 4 MiB called bad.
+@pytest.mark.parametrize("chunk", [4 << 20, 512, 500])
+@pytest.mark.parametrize("sample", [100, 101])
+def test_tokens_behind_an_odd_header_are_read_as_they_were_written(tmp_path, monkeypatch, chunk, sample):
+    monkeypatch.setattr(verification, "_CHUNK_BYTES", chunk)
+    (tmp_path / "a.txt").write_text(ENGLISH * 20)
+    spec = Spec(inputs=[str(tmp_path / "a.txt")], output=str(tmp_path / "o"), format="mds", sample_tokens=sample)
+    prepare(spec)
+    assert verify(tmp_path / "o").ok

@@ -157,7 +157,7 @@ def _check_segments(
     header = file.offset if isinstance(file, Shard) else 0
     for number, expected in enumerate(file.checksums):
         start, end = number * SEGMENT_BYTES, min((number + 1) * SEGMENT_BYTES, file.bytes)
-        found, largest = _scan(reader, start, end, 0 if start else header, np.dtype(made.dtype), report)
+        found, largest = _scan(reader, start, end, header, np.dtype(made.dtype), report)
         if found != expected:
             what = f"bytes {start:,} to {end:,} are not what was written: the data is damaged"
             yield Problem(file=file.name, byte=start, what=what)
@@ -173,10 +173,11 @@ def _scan(
     checksum, largest = xxhash.xxh3_64(), -1
     for data, at in _chunks(reader, start, end):
         checksum.update(data)
-        skipped = min(len(data), max(0, start + header - at))  # a header may be longer than a chunk
-        whole = len(data) - (len(data) - skipped) % dtype.itemsize
-        if whole > skipped:
-            largest = max(largest, int(np.frombuffer(data[skipped:whole], dtype).max()))
+        # Behind a header of any length, a token may lie in two chunks: its bytes are in the checksum.
+        first = header - at if at < header else (header - at) % dtype.itemsize
+        whole = len(data) - (len(data) - first) % dtype.itemsize
+        if whole > first:
+            largest = max(largest, int(np.frombuffer(data[first:whole], dtype).max()))
         report(at + len(data))
     return checksum.hexdigest(), largest
 
