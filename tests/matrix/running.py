@@ -54,6 +54,9 @@ SHRUNK = {
     "documents.columns.MAX_RECORDS": 5,
     "documents.utf8._SMALL": 10,
     "documents.needs.MOST_ROWS": 3,
+    "documents.parquet.MOST_ROWS": 3,
+    "documents.parquet._rows_at_once": lambda found, _: 0 if found.values % 2 else 3,  # 0: pages window by window
+    "documents.longpages._WINDOW": 300,
     "plan._MAX_PARTS": 3,
     "plan._GUESS_BYTES": 500,
     "plan._KNOWN_PARTS": 3,
@@ -62,7 +65,7 @@ SHRUNK = {
     "formats.sides._CHUNK": 7,
     "formats.olmo._CHUNK": 7,
     "formats.shards._MOVED_TOKENS": 13,
-    "verification._CHUNK_BYTES": 2048,
+    "verification._CHUNK_BYTES": 512,
     "storage._WRITE_BYTES": 100,
 }
 
