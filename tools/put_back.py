@@ -61,13 +61,14 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         ],
         "kill=forbidden",
     ),
-    "an input that another takes the name of is not noticed": (
+    "an input that another takes the name of is not noticed, and the manifest tells of both": (
         [
             (
                 "reading.py",
                 "        yield opened.st_size, opened.st_mtime_ns\n",
                 "        yield opened.st_size, opened.st_mtime_ns\n        return\n",
-            )
+            ),
+            ("listing.py", 'if "inputs" not in files.noted:', "if True:"),
         ],
         "kill=swap",
     ),
@@ -142,12 +143,20 @@ def main() -> int:
 
 
 def _find(source: Path, cells: int, seed: int, only: str) -> str | None:
-    command = [sys.executable, str(ROOT / "tools/matrix.py"), "--cells", str(cells), "--seed", str(seed), "--most", "1"]
-    done = subprocess.run(
-        [*command, "--only", only], env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, text=True
-    )
-    lines = done.stdout.splitlines()
-    return None if done.returncode == 0 else " | ".join(line.strip() for line in lines[:2])[:400]
+    """The first cell that differs with this source and not with ours, and how."""
+    done = _matrix(source, "--cells", str(cells), "--seed", str(seed), "--only", only, "--most", "1")
+    told = ""
+    for line in done.splitlines():
+        cell = line.partition("--cell ")[2].strip("'")
+        if cell and "differs" not in _matrix(ROOT / "src", "--cell", cell).splitlines()[-1]:
+            return f"{told[:300]}\n    {cell}"
+        told = line if not cell else ""
+    return None
+
+
+def _matrix(source: Path, *options: str) -> str:
+    command = [sys.executable, str(ROOT / "tools/matrix.py"), *options]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, text=True).stdout
 
 
 if __name__ == "__main__":
