@@ -191,7 +191,6 @@ class Run:
         self.cell, self.folder, self.runner = cell, folder, runner
         self.rng = random.Random(int(cell["seed"]) ^ 0x5EED)
         self.world = worlds.make(cell)
-        self.late = False
         self.inputs = []
         for path, made in self.world.files.items():
             (folder / path).parent.mkdir(exist_ok=True)
@@ -313,8 +312,8 @@ class Run:
         except OutputError as e:
             if "on_error" not in str(e):
                 raise
-            settled = self.late or str(self.cell["select"]).endswith(("documents", "tokens"))
-            if first == "stop" and not settled:
+            limited = str(self.cell["select"]).endswith(("documents", "tokens"))
+            if first == "stop" and not limited:
                 raise Difference(f"the policy did not matter yet, and must not change: {e}") from e
             return first
         except InputError:
@@ -325,7 +324,6 @@ class Run:
         text = sum(len(document.text or "") for made in self.world.files.values() for document in made.documents)
         blocks = text // min(int(self.cell["block"]), 3000) + len(self.world.files)
         late = self.cell["kill"] == "late" or self.rng.random() < 0.1
-        self.late |= late
         number = self.rng.randint(1, 6) if late else 1 + int(self.rng.random() * (5 + 2 * blocks))
         dead = self.cell["kill"] != "stop" and self.rng.random() < 0.8
         return Watch(number, late=late, dead=dead)
