@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--cells", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--skip", type=int, default=0, help="leave out the first so many")
+    parser.add_argument("--only", default="", help="those with these values: 'kill=edit errors=skip'")
     parser.add_argument("--cell", help="this one, as a failure prints it")
     parser.add_argument("--forked", action="store_true", help="in processes that are really killed; on disk only")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -60,6 +61,8 @@ def main() -> int:
         if asked.cell
         else list(itertools.islice(cells.cells(asked.seed, asked.cells), asked.skip, None))
     )
+    only = cells.parse(asked.only)
+    wanted = [cell for cell in wanted if only.items() <= cell.items()]
     if asked.forked:
         wanted = [{**cell, "place": "disk"} for cell in wanted]
     started, counts, told = time.monotonic(), Counter[str](), 0

@@ -52,8 +52,9 @@ def swap(rng, inputs):
 
 
 def _fails(rng, inputs, module, name, code):
-    """The n-th such call on one of the inputs, and every later one, fails."""
+    """The n-th such call on one of the inputs fails, and perhaps every later one."""
     real, target, left = getattr(module, name), rng.choice(inputs), rng.choice([2, 3, 4, 6, 9])
+    for_good = rng.random() < 0.5
     lock = threading.Lock()
 
     def failing(what, *args, **options):
@@ -62,7 +63,7 @@ def _fails(rng, inputs, module, name, code):
         if path == target:
             with lock:
                 left -= 1
-            if left <= 0:
+            if left == 0 or (left < 0 and for_good):
                 raise OSError(code, os.strerror(code), path)
         return real(what, *args, **options)
 

@@ -1,0 +1,163 @@
+"""Puts faults that were mended back into a copy of the source, one by one, and shows that the matrix finds each."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+# Name, then (file, what is there now, what was there) for each place; and which cells meet it, if not all do.
+FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
+    "resumed inside a long record, other tokens": (
+        [
+            (
+                "documents/values.py",
+                "drop = min(min(offset, self._done) - self._kept - _LOOK_BACK, len(self._text))",
+                "drop = min(offset, self._done) - self._kept - _LOOK_BACK",
+            )
+        ],
+        "",
+    ),
+    "a long document outside the sample takes its neighbours with it": (
+        [
+            (
+                "documents/text.py",
+                "        if i == 0 and part.dropped:\n",
+                "        if i and part.dropped:\n            continue\n        if i == 0 and part.dropped:\n",
+            )
+        ],
+        "",
+    ),
+    "skip: an input that was edited counts as a bad record": (
+        [
+            (
+                "plan.py",
+                'if rules.on_error == "skip" and isinstance(error, ContentError):',
+                'if rules.on_error == "skip":',
+            )
+        ],
+        "kill=edit",
+    ),
+    "skip: an input that is denied counts as a bad record": (
+        [
+            (
+                "plan.py",
+                'if rules.on_error == "skip" and isinstance(error, ContentError):',
+                'if rules.on_error == "skip":',
+            )
+        ],
+        "kill=denied",
+    ),
+    "skip: an input that the server forbids counts as a bad record": (
+        [
+            (
+                "plan.py",
+                'if rules.on_error == "skip" and isinstance(error, ContentError):',
+                'if rules.on_error == "skip":',
+            )
+        ],
+        "kill=forbidden",
+    ),
+    "an input that another takes the name of is not noticed, and the manifest tells of both": (
+        [
+            (
+                "reading.py",
+                "        yield opened.st_size, opened.st_mtime_ns\n",
+                "        yield opened.st_size, opened.st_mtime_ns\n        return\n",
+            ),
+            ("listing.py", 'if "inputs" not in files.noted:', "if True:"),
+        ],
+        "kill=swap",
+    ),
+    "the policy may change after passages were rejected": (
+        [("folder.py", "not at.counts.rejected", "not at.counts.documents_rejected")],
+        "errors=skip-then-replace",
+    ),
+    "the split found under stop is kept under skip": (
+        [
+            (
+                "firstpass.py",
+                'rules = dataclasses.replace(job.rules, on_error="skip", judging=True)',
+                "rules = job.rules",
+            ),
+            (
+                "firstpass.py",
+                "    return part.checked(rules).keys(base, rules)\n",
+                "    try:\n        return part.checked(rules).keys(base, rules)\n    except Exception:\n        return [], 0\n",
+            ),
+        ],
+        "",
+    ),
+    "a limit does not cut the places": (
+        [
+            (
+                "quota.py",
+                "runs=runs_of(beginning, written)",
+                "runs=[dataclasses.replace(run, places=trace.places) for run in runs_of(beginning, written)]",
+            )
+        ],
+        "",
+    ),
+    "an error behind the limit in the same Block stops the job": (
+        [("block.py", "        if not job.rules.limited:\n            raise\n", "        raise\n")],
+        "",
+    ),
+    "an error behind the limit in the next Block stops the job": (
+        [
+            (
+                "line.py",
+                "if isinstance(due, ShardmillError) and not self._stopped:",
+                "if isinstance(due, ShardmillError):",
+            )
+        ],
+        "",
+    ),
+    "characters replaced behind the limit count": (
+        [("quota.py", "counts.replaced_characters - behind", "counts.replaced_characters")],
+        "errors=replace-bad",
+    ),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", type=int, default=2000, help="give up after so many")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    missed = 0
+    for name, (places, only) in FAULTS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(shutil.copytree(ROOT / "src", Path(folder) / "src"))
+            for file, now, before in places:
+                path = source / "shardmill" / file
+                text = path.read_text()
+                assert now in text, f"{file} has no {now!r} any more: say here how this fault would look today"
+                path.write_text(text.replace(now, before))
+            found = _find(source, asked.cells, asked.seed, only)
+        missed += found is None
+        print(f"{'NOT FOUND' if found is None else 'found'}  {name}\n    {found or ''}", flush=True)
+    return missed
+
+
+def _find(source: Path, cells: int, seed: int, only: str) -> str | None:
+    """The first cell that differs with this source and not with ours, and how."""
+    done = _matrix(source, "--cells", str(cells), "--seed", str(seed), "--only", only, "--most", "1")
+    told = ""
+    for line in done.splitlines():
+        cell = line.partition("--cell ")[2].strip("'")
+        if cell and "differs" not in _matrix(ROOT / "src", "--cell", cell).splitlines()[-1]:
+            return f"{told[:300]}\n    {cell}"
+        told = line if not cell else ""
+    return None
+
+
+def _matrix(source: Path, *options: str) -> str:
+    command = [sys.executable, str(ROOT / "tools/matrix.py"), *options]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
