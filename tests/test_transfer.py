@@ -466,7 +466,7 @@ def test_damaged_rows_are_refused(tmp_path):
 
 
 def test_rejects_go_along(tmp_path):
-    """I6: the counts are added up, and the list must agree with them."""
+    """T6, I6: the counts are added up, and the list must agree with them."""
     folders = []
     for number in range(2):
         lines = [json.dumps({"text": f"{number} bags of wheat, line {i}."}) for i in range(40)]
@@ -486,7 +486,7 @@ def test_rejects_go_along(tmp_path):
 
 
 def test_a_merge_claims_what_holds_for_all_of_its_sources(tmp_path):
-    """What differs is not said; and limits add up, so that nobody misses the input that was not read."""
+    """T7: what differs is not said; and limits add up, so that nobody misses the input that was not read."""
     (tmp_path / "a.txt").write_text("##".join(DOCUMENTS))
     folders = []
     for name, choices in (("one", {}), ("two", {"limit_documents": 9, "seed": 3}), ("three", {"limit_documents": 5})):
@@ -501,7 +501,7 @@ def test_a_merge_claims_what_holds_for_all_of_its_sources(tmp_path):
 
 @pytest.mark.parametrize("eot", ["before", "after"])
 def test_a_merge_remembers_that_its_sources_were_cut_inside_a_document(tmp_path, monkeypatch, eot):
-    """Each is one stream, whose first shard is val: no mark stands where the streams meet."""
+    """T8: each is one stream, whose first shard is val: no mark stands where the streams meet."""
     monkeypatch.setattr(marks, "_CHUNK_TOKENS", 101)
     halves = [DOCUMENTS[:70], DOCUMENTS[70:]]
     choices = {"format": "build-nanogpt", "val_fraction": 0.0005, "shard_tokens": 901, "eot": eot}
