@@ -114,7 +114,12 @@ def mill_text(text: str, **choices) -> Milled:
 def prepare_files(files, *, engine="auto", workers=2, block_bytes=1 << 20, may_guess=True, **choices):
     """A whole run of prepare, threads and files and all: the ids in train.bin and in val.bin, and manifest.json."""
     guess = plan.seems_to_have_records if may_guess else lambda *_: False
-    with folder_of(files) as (folder, paths), patch.object(plan, "seems_to_have_records", guess):
+    with (
+        folder_of(files) as (folder, paths),
+        patch.object(plan, "seems_to_have_records", guess),
+        patch.object(jobs, "load", load_once),
+        patch.object(jobs, "choose_engines", lambda tokenizer, engine, *_: engines(tokenizer.name, engine)),
+    ):
         spec = Spec(inputs=tuple(paths), output=str(folder / "out"), **choices)
         limits = Limits(engine=engine, workers=workers, block_bytes=block_bytes, max_memory=PLENTY)
         made = mill.prepare(spec, limits=limits).manifest

@@ -6,7 +6,7 @@ import formats
 import pyarrow as pa
 import pytest
 from formats import SEPARATOR
-from milling import engines, mill_files, prepare_files
+from milling import engines, mill_files
 
 import reference
 import samples
@@ -104,12 +104,13 @@ def test_what_pythons_json_reads_is_read(fine, choices):
     assert mill_files({"a.jsonl": data}, val_fraction=0, **choices).train == tokens(["one", "a", "two"])
 
 
-def test_whatever_the_fast_way_accepts_is_what_pythons_json_gives():
+@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_whatever_the_fast_way_accepts_is_what_pythons_json_gives(count):
     rng = random.Random(1)
     seeds = [*GOOD, *BAD, *FINE]
     alphabet = b'{}[]",:\\ \ttextu0019eE.-\xff\xc3\xa9nulltrue'
     checked = 0
-    for _ in range(3000):
+    for _ in range(count):
         line = bytearray(rng.choice(seeds)[:60])
         for _ in range(rng.randint(1, 3)):
             line[rng.randrange(len(line)) : rng.randrange(len(line) + 1)] = bytes(
@@ -127,7 +128,7 @@ def test_whatever_the_fast_way_accepts_is_what_pythons_json_gives():
             expected = ["one", want] if want else ["one"]
             assert got.train == tokens(expected), bytes(line)
         checked += want is not None
-    assert checked > 50
+    assert checked > count / 60
 
 
 def test_replace_repairs_characters_and_stops_at_the_rest():
@@ -355,33 +356,6 @@ def test_a_sample_is_picked_by_content_and_is_the_same_in_every_format():
     for name, data in {"a.jsonl": formats.jsonl(documents), "a.parquet": formats.parquet(documents)}.items():
         got = mill_files({name: data}, sample=0.25, val_fraction=0.1, block_bytes=500)
         assert (got.train, got.val) == (want.train, want.val)
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.parquet"])
-@pytest.mark.parametrize(
-    "limit",
-    [
-        {"limit_documents": 7},
-        {"limit_tokens": 100},
-        {"limit_documents": 7, "limit_tokens": 40},
-        {"limit_tokens": 10**9},
-    ],
-)
-def test_limits_are_exact_whatever_the_block(name, limit):
-    documents = [f"{number} {samples.ENGLISH[: number * 3]}" if number % 3 else "" for number in range(1, 40)]
-    write = {"a.jsonl": formats.jsonl, "a.txt": formats.text, "a.parquet": formats.parquet}[name]
-    choices = {"separator": SEPARATOR} if name == "a.txt" else {}
-    full = tokens([d for d in documents if d])
-    few = tokens([d for d in documents if d][: limit.get("limit_documents", 1000)])
-    want = few[: limit.get("limit_tokens", len(full))]
-    made = []
-    for block_bytes in (5, 200, 1 << 20):
-        train, _, manifest = prepare_files(
-            {name: write(documents)}, val_fraction=0, block_bytes=block_bytes, **choices, **limit
-        )
-        assert train == want
-        made.append(manifest.counts)
-    assert made[0] == made[1] == made[2]
 
 
 def test_text_that_is_cut_short_inside_a_character_is_told_as_cut_short(tmp_path):

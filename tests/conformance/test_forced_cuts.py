@@ -1,12 +1,11 @@
 """Text without a place to cut is cut by force: where the content says, the same for all Limits, and counted (I1, I7)."""
 
-import dataclasses
 from functools import lru_cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from milling import BLOCK_BYTES, mill_files, mill_text, prepare_files
+from milling import BLOCK_BYTES, mill_files, mill_text
 
 import reference
 import samples
@@ -60,19 +59,6 @@ def test_forced_cuts_are_counted_every_so_many_bytes(encoding):
     for size, forced in ((64, 0), (65, 1), (128, 1), (129, 2), (640, 9)):
         out = mill_text("7" * size, tokenizer=encoding, max_run_bytes=64, passage_bytes=16)
         assert out.counts["forced_cuts"] == forced
-
-
-def test_a_run_with_forced_cuts_gives_the_same_bytes_for_all_limits(encoding):
-    text = f"{samples.ALL}\n{samples.BASE64 * 3}{'7' * 1000} {samples.ALL}"
-    how = {"tokenizer": encoding, "val_fraction": 0, "max_run_bytes": 200, "passage_bytes": 100}
-    runs = [
-        prepare_files([text.encode()], workers=workers, block_bytes=size, **how)
-        for workers, size in ((1, 1 << 20), (3, 150))
-    ]
-    assert runs[0][0] == runs[1][0]
-    assert runs[0][2] == dataclasses.replace(runs[1][2], job=runs[0][2].job)
-    assert runs[0][2].counts.forced_cuts > 5
-    assert spelled(encoding, runs[0][0]) == text
 
 
 def test_passages_are_cut_by_force_too_and_alike(encoding):

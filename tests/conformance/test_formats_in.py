@@ -8,7 +8,7 @@ import pytest
 from formats import SEPARATOR
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from milling import job_of, mill_blocks, mill_files, prepare_files
+from milling import job_of, mill_blocks, mill_files
 
 import reference
 import samples
@@ -217,15 +217,3 @@ def test_any_documents_through_json_and_parquet(documents, block_bytes, ascii_on
     assert mill_files({"a.jsonl": lines}, **choices).train == want
     assert mill_files({"a.jsonl": lines}, **choices, **SMALL, engine="reference").counts["documents"] == len(documents)
     assert mill_files({"a.parquet": formats.parquet(documents)}, **choices).train == want
-
-
-def test_a_whole_run_with_threads_gives_the_same():
-    documents = [f"{number} {samples.ENGLISH[: number % 700]}" for number in range(400)]
-    plain = prepare_files({"a.txt": formats.text(documents)}, separator=SEPARATOR, **VAL)
-    for name, data in {
-        "a.jsonl.zst": formats.COMPRESSIONS[".zst"](formats.jsonl(documents)),
-        "a.parquet": formats.parquet(documents),
-    }.items():
-        for block_bytes in (1000, 1 << 20):
-            got = prepare_files({name: data}, block_bytes=block_bytes, **VAL)
-            assert got[:2] == plain[:2]

@@ -5,7 +5,7 @@ import codecs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from milling import BLOCK_BYTES, mill_files, mill_text, prepare_files
+from milling import BLOCK_BYTES, mill_files, mill_text
 
 import reference
 import samples
@@ -50,20 +50,6 @@ def test_a_run_of_newlines_is_taken_from_left_to_right(newlines, block_bytes):
     text = ("abc" + "\n" * newlines) * 5
     out = mill_text(text, tokenizer="r50k_base", separator=r"\n\n", block_bytes=block_bytes)
     assert out.train == expected("r50k_base", [text], "\n\n", "after")[0]
-
-
-@pytest.mark.parametrize(
-    "encoding, side",
-    [("r50k_base", "after"), ("r50k_base", "before"), ("cl100k_base", "none"), ("o200k_base", "after")],
-)
-def test_a_run_over_many_files_gives_each_document_its_end_of_text(encoding, side):
-    texts = [f"{text}\n\n\n{name}\n\n" for name, text in samples.SAMPLES.items()]
-    files = [text.encode() for text in texts]
-    how = {"tokenizer": encoding, "separator": r"\n\n", "eot": side, "val_fraction": 0}
-    train, _, made = prepare_files(files, workers=3, block_bytes=500, **how)
-    tokens, documents = expected(encoding, texts, "\n\n", side)
-    assert train == tokens
-    assert made.counts.documents - made.counts.documents_empty == documents
 
 
 @settings(max_examples=60)

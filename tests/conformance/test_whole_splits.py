@@ -45,26 +45,6 @@ def test_passages_of_both_sides_together_are_the_whole_text(encoding, split, tex
     assert all(outcome(out) == outcome(outs[0]) for out in outs)
 
 
-@pytest.mark.parametrize(
-    "encoding, split",
-    [
-        ("r50k_base", "hash"),
-        ("r50k_base", "tail"),
-        ("r50k_base", "head"),
-        ("cl100k_base", "tail"),
-        ("o200k_base", "hash"),
-    ],
-)
-def test_a_run_splits_alike_for_all_block_sizes_and_workers(encoding, split):
-    how = {"tokenizer": encoding, "val_fraction": 0.2, "split": split, "passage_bytes": 3000}
-    direct = mill_text(LONG, **how)
-    assert direct.both == reference.encode(encoding, LONG)
-    for workers, block_bytes in ((1, 1 << 20), (3, 2000)):
-        train, val, made = prepare_files([LONG.encode()], workers=workers, block_bytes=block_bytes, **how)
-        assert (train, val) == (direct.train, direct.val)
-        assert dataclasses.asdict(made.counts) == direct.counts
-
-
 @pytest.mark.parametrize("split", ["tail", "head"])
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.9])
 def test_the_tail_or_head_of_a_text_is_val_within_a_word_of_the_share_asked_for(split, fraction):
@@ -106,25 +86,6 @@ def test_each_document_goes_whole_to_the_side_of_its_hash(encoding, documents, f
     assert out.val == reference.tokens(encoding, chosen[True], eot=eot, side="after")
     assert out.train == reference.tokens(encoding, chosen[False], eot=eot, side="after")
     assert out.counts["documents_val"] == sum(sides)
-
-
-@pytest.mark.parametrize("split", ["tail", "head"])
-@settings(max_examples=30)
-@given(
-    documents=st.lists(
-        texts(max_pieces=4).map(lambda text: text.replace("\n", " ")).filter(bool), min_size=2, max_size=12
-    )
-)
-def test_documents_go_to_the_side_of_the_place_where_they_begin(split, documents):
-    starts = [len("\n".join([*documents[:i], ""]).encode()) for i in range(len(documents))]
-    total = len("\n".join(documents).encode())
-    border = round(total * 0.4) if split == "head" else total - round(total * 0.4)
-    sides = [start < border if split == "head" else start >= border for start in starts]
-    val = [document for document, is_val in zip(documents, sides) if is_val]
-    how = {"tokenizer": "r50k_base", "separator": r"\n", "val_fraction": 0.4, "split": split}
-    for block_bytes in BLOCK_BYTES:
-        out = mill_text("\n".join(documents), block_bytes=block_bytes, **how)
-        assert out.val == reference.tokens("r50k_base", val, eot=50256, side="after")
 
 
 def test_a_document_longer_than_a_block_goes_whole_to_one_side():

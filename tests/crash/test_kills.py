@@ -4,11 +4,13 @@ import random
 import shutil
 
 import pytest
-from jobs import ORDERLY, RESULT, command, drive, occurrences, result
+from jobs import RESULT, command, drive, occurrences, result
 
 from shardmill.storage import STEPS
 
 KILLED = -9
+# The matrix kills jobs of every kind at random steps; these are killed at each.
+SLOW = pytest.mark.slow
 TORN = ["block-written", 4]  # a Block is written, and no checkpoint knows of it
 
 
@@ -26,16 +28,22 @@ def kills_at(step, taken):
     ]
 
 
-@pytest.mark.parametrize("step", [step for step in STEPS if step != "old-result-removed"])
-@pytest.mark.parametrize("job", ["documents", "running"])
-def test_a_kill_at_any_step_costs_no_byte(inputs, whole, job, step):
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("job", ["documents", pytest.param("running", marks=SLOW)])
+def test_a_kill_at_any_step_costs_no_byte(inputs, whole, job, half):
+    """Half of the steps at a time: each group takes a process that has all imported."""
     expected, taken = whole[job]
-    ways = kills_at(step, taken)
-    hits = [kill for way in go_these_ways(inputs, job, ways, expected) for kill in way]
-    assert hits.count(step) >= len(ways) - 1, f"{step} was not reached often enough: {hits}"
+    steps = [step for step in STEPS if step != "old-result-removed"][half::2]
+    ways = {step: kills_at(step, taken) for step in steps}
+    hits = iter(go_these_ways(inputs, job, [way for each in ways.values() for way in each], expected))
+    for step, each in ways.items():
+        hit = [kill for _ in each for kill in next(hits)]
+        assert hit.count(step) >= len(each) - 1, f"{step} was not reached often enough: {hit}"
 
 
-@pytest.mark.parametrize("job", ["files", "replaced", "skipped", "samples", "blocks", "enough"])
+@pytest.mark.parametrize(
+    "job", ["skipped", *(pytest.param(job, marks=SLOW) for job in ("files", "replaced", "samples", "blocks", "enough"))]
+)
 def test_other_jobs_survive_a_kill_at_every_step_too(inputs, whole, job):
     expected, taken = whole[job]
     ways = [[[step, numbers[-1]]] for step, numbers in occurrences(taken).items()] + [[TORN, ["tail-dropped", 1]]]
@@ -43,6 +51,7 @@ def test_other_jobs_survive_a_kill_at_every_step_too(inputs, whole, job):
     assert hits >= set(STEPS) - {"old-result-removed"}
 
 
+@SLOW
 def test_a_job_that_chooses_its_split_again_survives_kills_at_every_step(inputs, whole):
     """The beginning of its input promises more documents than there are; what was made of that is thrown away."""
     expected, taken = whole["fewer"]
@@ -70,7 +79,7 @@ def go_these_ways(inputs, job, ways, expected):
     return hits
 
 
-@pytest.mark.parametrize("job", ["documents", "running"])
+@pytest.mark.parametrize("job", ["documents", pytest.param("running", marks=SLOW)])
 def test_overwriting_an_older_result_survives_kills_at_every_step(inputs, whole, job):
     expected, taken = whole[job]
     older = command(job, "--seed", "7", output="older")
@@ -105,7 +114,7 @@ def test_a_killed_job_has_nothing_under_a_final_name_and_no_manifest(inputs, who
         shutil.rmtree(inputs / step)
 
 
-@pytest.mark.parametrize(("engine", "longest"), [("reference", 0.15), ("gigatoken", 0.4)])
+@pytest.mark.parametrize(("engine", "longest"), [("reference", 0.15), pytest.param("gigatoken", 0.4, marks=SLOW)])
 def test_kills_at_random_moments_cost_no_byte(inputs, whole, engine, longest):
     """The whole process group, over and over in one job of many checkpoints, until it is done."""
     chance = random.Random(0)
@@ -121,31 +130,6 @@ def test_kills_at_random_moments_cost_no_byte(inputs, whole, engine, longest):
         assert result(inputs, f"moments-{number}") == whole["long"][0]
         shutil.rmtree(inputs / f"moments-{number}")
     assert kills >= 4
-
-
-def test_limits_may_change_between_kills(inputs, whole):
-    """Workers, memory, engine and block size are not part of the job (I1)."""
-    ways = [
-        (["--workers", "1"], {"block_bytes": 700}),
-        (["--workers", "3", "--max-memory", "900MiB"], {"block_bytes": 20000}),
-        (["--engine", "gigatoken"], {"block_bytes": 1500}),
-        (["--workers", "2"], {"block_bytes": 64 << 10}),
-    ]
-    jobs = ("documents", "files", "running")
-    runs = []
-    for job in jobs:
-        args = command(job, output=f"changing-{job}")
-        runs += [
-            {"args": [*args, *options], "limits": {**ORDERLY, **limits}, "kill": ["checkpoint-synced", 2]}
-            for options, limits in ways
-        ]
-        runs.append({"args": args})
-    done = drive(inputs, runs)
-    for number, job in enumerate(jobs):
-        codes = [end["code"] for end in done[number * 5 : number * 5 + 5]]
-        assert codes[:2] == [KILLED] * 2 and codes[-1] == 0 and set(codes) == {0, KILLED}
-        assert result(inputs, f"changing-{job}") == whole[job][0]
-        shutil.rmtree(inputs / f"changing-{job}")
 
 
 def test_what_is_kept_is_what_a_reader_of_the_folder_expects(whole):

@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 
+import pytest
 from jobs import command, drive, result
 
 from shardmill import journal
@@ -14,6 +15,7 @@ _LOST_SECONDS = 2.0
 _LOST_BYTES = 256 * _MB
 
 
+@pytest.mark.slow  # it goes by the clock
 def test_every_run_between_kills_makes_progress_and_little_is_done_twice(inputs):
     """With the checkpoints that a user has: each second, or 128 MiB."""
     usual = {"checkpoint_seconds": 1.0, "checkpoint_bytes": 128 << 20, "block_bytes": 128 << 10}
