@@ -119,26 +119,49 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, inspected: Inspec
         lambda number: _place(inspected.checked, found, number),
         time.thread_time() - began,
     )
-    places = _places(job, block.parts, inspected.checked, found)
+    encoded = _Encoded(
+        job=job,
+        block=block,
+        found=found,
+        ids=ids,
+        sizes=sizes,
+        places=_places(job, block.parts, inspected.checked, found),
+        checked_bytes=checked_bytes,
+        error=error,
+    )
+    return encoded.settle(True)
 
-    def settle(had_text: bool) -> Milled:
-        eot, closes, has_text, unsure = _marked(job, found, had_text=had_text)
-        tokens, token_ends = _with_eot(job, eot, ids, sizes)
-        trace = _trace(block, found, token_ends, closes, places)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Encoded:
+    """A Block with its ids. Kept beside its result only where what was written before it matters."""
+
+    job: Job
+    block: Block
+    found: list[Pieces]
+    ids: Ids
+    sizes: npt.NDArray[np.int64]
+    places: npt.NDArray[np.uint64]
+    checked_bytes: int
+    error: ShardmillError | None
+
+    def settle(self, had_text: bool) -> Milled:
+        """The result, given whether the document that goes on here had text before."""
+        eot, closes, has_text, unsure = _marked(self.job, self.found, had_text=had_text)
+        tokens, token_ends = _with_eot(self.job, eot, self.ids, self.sizes)
+        trace = _trace(self.block, self.found, token_ends, closes, self.places)
         return Milled(
-            index=block.index,
+            index=self.block.index,
             runs=runs_of(trace, tokens),
-            counts=count(trace, block.input_bytes),
-            checked_bytes=checked_bytes,
-            after=block.after,
+            counts=count(trace, self.block.input_bytes),
+            checked_bytes=self.checked_bytes,
+            after=self.block.after,
             rejects=tuple(reject for _, reject in trace.rejects),
-            trace=trace if job.rules.limited else None,
-            error=error,
+            trace=trace if self.job.rules.limited else None,
+            error=self.error,
             has_text=has_text,
-            settle=settle if unsure else None,
+            settle=self.settle if unsure else None,
         )
-
-    return settle(True)
 
 
 def _is_suspicious(job: Job, data: list[bytes]) -> bool:
