@@ -64,7 +64,8 @@ def chain(spec, stride):
 
 def main():
     name, root, choices = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
-    job.load = lru_cache(maxsize=1)(job.load)
+    once = lru_cache(maxsize=1)(job.load)
+    job.load = lambda name, *_: once(name)
     (root / "a.txt").write_text("##".join(DOCUMENTS))
 
     def spec(folder):

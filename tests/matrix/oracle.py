@@ -22,6 +22,8 @@ class Expected:
 
     error: bool = False
     """A bad record is met, and is an error."""
+    unsure: bool = False
+    """It may be met: a limit lies in the same text, little before the bad byte or well before it."""
     tokens: dict[str, list[int]] = field(default_factory=lambda: {"train": [], "val": []})
     ends: dict[str, list[int]] = field(default_factory=lambda: {"train": [], "val": []})
     places: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: {"train": [], "val": []})
@@ -63,6 +65,8 @@ def expected(cell: Cell, world: World) -> Expected:
             pending["documents"] += 1
             unsampled = bool(document.text) and not _in_sample(cell, world, document)
             bad = not document.good and not (unsampled and document.raw)  # of plain text, what is wanted must be good
+            if bad and _may_be_behind(world, document, tokens_before):
+                found.unsure, bad = True, False
             if bad and (spec["on_error"] == "stop" or (document.text is None and spec["on_error"] == "replace")):
                 found.error = True
                 return found
@@ -97,6 +101,15 @@ def expected(cell: Cell, world: World) -> Expected:
     found.rejects += rejects
     found.counts["input_bytes"] = base
     return found
+
+
+def _may_be_behind(world, document, tokens_before):
+    """Whether the limit on tokens lies before what is bad in plain text; forced cuts make more tokens."""
+    spec = world.spec
+    if spec["on_error"] != "stop" or spec.get("limit_tokens") is None or document.raw is None:
+        return False
+    good = document.raw.decode("utf-8", "replace").partition("\ufffd")[0]
+    return world.cutless or spec["limit_tokens"] - tokens_before <= len(reference.encode(spec["tokenizer"], good)) + 1
 
 
 def _hash(cell, document, seed):

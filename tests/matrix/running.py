@@ -219,7 +219,7 @@ class Run:
         except InputError as e:
             if "half written" in str(e) and self.cell["errors"] == "stop-then-skip":
                 return "a document whose beginning was written before it was found to be bad"
-            if not want.error and not (self.world.running and self.is_bad_in_one_go()):
+            if not (want.error or want.unsure) and not (self.world.running and self.is_bad_in_one_go()):
                 raise
             return None
         if want.error and not self.world.running:
