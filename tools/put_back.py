@@ -39,7 +39,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
                 'if rules.on_error == "skip":',
             )
         ],
-        "kill=edit",
+        "kill=edit split=none",
     ),
     "skip: an input that is denied counts as a bad record": (
         [
@@ -49,7 +49,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
                 'if rules.on_error == "skip":',
             )
         ],
-        "kill=denied",
+        "kill=denied split=none",
     ),
     "skip: an input that the server forbids counts as a bad record": (
         [

@@ -108,7 +108,10 @@ def _may_be_behind(world, document, tokens_before):
     spec = world.spec
     if spec["on_error"] != "stop" or spec.get("limit_tokens") is None or document.raw is None:
         return False
-    good = document.raw.decode("utf-8", "replace").partition("\ufffd")[0]
+    try:
+        good = document.raw.decode()
+    except UnicodeDecodeError as e:
+        good = document.raw[: e.start].decode()
     return world.cutless or spec["limit_tokens"] - tokens_before <= len(reference.encode(spec["tokenizer"], good)) + 1
 
 
