@@ -112,6 +112,8 @@ def test_a_file_that_was_cut_short_or_is_damaged_keeps_what_came_before(packed, 
     rng = random.Random(2)
     for _ in range(25):
         until = rng.randrange(50, len(whole) - 5)
+        if whole.startswith(b"\x1f\x8b\x08", until):  # between two members: a whole file of fewer records
+            continue
         data = whole[:until] if rng.random() < 0.5 else whole[:until] + b"?" * 9 + whole[until + 9 :]
         got = mill_files({"a.wet": data, "z.txt": b"x"}, val_fraction=0, on_error="skip", **choices)
         text = got.counts["documents"] - got.counts["documents_rejected"]
