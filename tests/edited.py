@@ -2,7 +2,7 @@
 
 import json
 
-from shardmill import manifest
+from shardmill.record import manifest
 
 
 def rewrite(folder, change):

@@ -8,8 +8,10 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-from shardmill import Limits, Spec, job, lock, storage
-from shardmill.mill import prepare
+from shardmill import Limits, Spec
+from shardmill.io import lock, storage
+from shardmill.job import job
+from shardmill.job.mill import prepare
 
 DOCUMENTS = [f"Document {i} tells of the mill and {i * 7919} sacks.\n" * (i % 5 + 1) for i in range(60)]
 LIMITS = Limits(engine="reference", workers=1, block_bytes=1000, checkpoint_seconds=0, max_memory=1 << 34)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from given_texts import load_once
-from shardmill.documents import arrow
+from shardmill.documents.columnar import arrow
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import BytesReader, Counted
 from shardmill.documents.rules import TextRules

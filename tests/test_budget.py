@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill import budget
-from shardmill.budget import Footprint, fit
 from shardmill.errors import UsageError
-from shardmill.machine import MIB
+from shardmill.job import budget
+from shardmill.job.budget import Footprint, fit
+from shardmill.system.machine import MIB
 
 GPT2 = Footprint(base=105 * MIB, engine=28 * MIB, reference=36 * MIB, block_byte=36, max_run=512 << 10)
 BLOCK = 1 * MIB
@@ -80,7 +80,7 @@ def test_replacing_bad_bytes_reserves_for_what_they_become():
 def test_memory_is_given_back_only_above_the_mark(monkeypatch):
     keep = fit(512 * MIB, 2, BLOCK, GPT2)
     resident = iter([keep.high_water - 1])
-    monkeypatch.setattr("shardmill.machine.rss", lambda: next(resident))
+    monkeypatch.setattr("shardmill.system.machine.rss", lambda: next(resident))
     assert not budget.over(keep)
     resident = iter([keep.high_water + 1, keep.high_water - 1])  # trimming was enough
     assert not budget.over(keep)

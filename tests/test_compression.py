@@ -11,9 +11,9 @@ import zlib
 
 import pytest
 
-from shardmill.documents import compression
-from shardmill.documents.compression import Decompressed
 from shardmill.documents.records import BytesReader
+from shardmill.io import compression
+from shardmill.io.compression import Decompressed
 
 if sys.version_info >= (3, 14):
     from compression import zstd

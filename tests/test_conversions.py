@@ -17,9 +17,11 @@ import pytest
 import reference
 import shardmill
 from given_texts import load_once
-from shardmill import Limits, Spec, Target, job, marks, prepare
+from shardmill import Limits, Spec, Target, prepare
 from shardmill.errors import UsageError
 from shardmill.formats.registry import FORMATS
+from shardmill.job import job
+from shardmill.results import eot
 
 EOT = 50256
 TEXTS = [f"Sack {i} of {i * 7919} went to the mill.\n" * (i % 4 + 1) for i in range(24)]
@@ -295,8 +297,8 @@ def workshop():
         patch.setattr(job, "load", load_once)
         engines = job.choose_engines(load_once("gpt2"), "reference", 0, LIMITS.cache_folder())
         patch.setattr(job, "choose_engines", lambda *_: engines)
-        patch.setattr(marks, "_CHUNK_TOKENS", 31)
-        patch.setattr(marks, "_ROWS_AT_ONCE", 5)
+        patch.setattr(eot, "_CHUNK_TOKENS", 31)
+        patch.setattr(eot, "_ROWS_AT_ONCE", 5)
         yield Workshop(Path(folder))
 
 

@@ -11,10 +11,10 @@ import reference
 import shardmill
 from edited import rewrite
 from shardmill import Limits, Spec, prepare
-from shardmill.cli import cli
+from shardmill.cli.main import cli
 from shardmill.errors import InputError, UsageError
 from shardmill.formats import registry
-from shardmill.inspection import printable, spell, statistics
+from shardmill.results.inspect import printable, spell, statistics
 
 DOCUMENTS = [f"Document {i} tells of the mill and {i * 7919} sacks.\n" * (i % 5 + 1) for i in range(90)]
 LIMITS = Limits(engine="reference", workers=1)

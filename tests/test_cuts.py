@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import reference
 import samples
 from given_texts import load_once, texts
-from shardmill.cuts import CONTEXT_BYTES, Cuts
+from shardmill.tokens.cuts import CONTEXT_BYTES, Cuts
 from shardmill.tokens.tokenizer import ENCODINGS, read_ranks
 
 SMALL_ALPHABET = ("a", "B", "'", "s", " ", "\n", "/", "中", "!", "1", "\u0301", "\u3000")
@@ -163,14 +163,14 @@ def test_the_check_finds_a_rule_that_is_not_exact(encoding, rule, monkeypatch):
 def test_every_condition_of_the_rules_is_needed(monkeypatch):
     """Each rule without its condition is found out: none of them is there for show."""
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.cuts._is_space_cut", lambda data, at: 0 < at < len(data) - 1)
+        patch.setattr("shardmill.tokens.cuts._is_space_cut", lambda data, at: 0 < at < len(data) - 1)
         assert wrong_cuts(real("cl100k_base"), samples.WHITESPACE)
     with monkeypatch.context() as patch:
         cuts = load_once("o200k_base").cuts
         patch.setattr(cuts, "_side_by_side", np.zeros_like(cuts._side_by_side))
         assert wrong_cuts(real("o200k_base"), samples.CHINESE_WITHOUT_PUNCTUATION)
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.cuts._cased_alike", lambda kind, *_: np.ones(len(kind), np.bool_))
+        patch.setattr("shardmill.tokens.cuts._cased_alike", lambda kind, *_: np.ones(len(kind), np.bool_))
         assert wrong_cuts(strict("o200k_base"), "a中文Bc")
     assert wrong_cuts(strict("o200k_base"), "a中文Bc") == []
 

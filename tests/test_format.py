@@ -8,8 +8,8 @@ import pytest
 import xxhash
 
 from shardmill import Limits, Spec, prepare
-from shardmill.formats import files
-from shardmill.reading import sample
+from shardmill.formats import output_files
+from shardmill.io.reading import sample
 from shardmill.tokens.reference import load_reference
 from shardmill.tokens.tokenizer import load
 
@@ -108,7 +108,7 @@ def test_m2_to_m6_m8_j1_the_manifest_says_all_of_it(tmp_path):
 
 def test_m4_checksums_are_of_segments(tmp_path, monkeypatch):
     """M4"""
-    monkeypatch.setattr(files, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(output_files, "SEGMENT_BYTES", 1000)
     folder, made = mill(tmp_path, val_fraction=0)
     data = (folder / "train.bin").read_bytes()
     assert list(made.files[0].checksums) == [

@@ -15,9 +15,9 @@ import reference
 import shardmill
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import TemporaryError, UsageError
-from shardmill.formats import files as growing
 from shardmill.formats import olmo, registry
-from shardmill.storage import GrowingFile
+from shardmill.formats import output_files as growing
+from shardmill.io.storage import GrowingFile
 
 HELLO = "Hello world\nHello\n"  # 15496 995 and 15496 in GPT-2
 DOCUMENTS = [f"Document {i} tells of the mill and {i * 7919} sacks.\n" * (i % 5 + 1) for i in range(120)]
@@ -54,7 +54,7 @@ def stream(side):
 
 
 def test_the_command_line_knows_the_formats_of_the_registry():
-    assert tuple(registry.FORMATS) == shardmill.spec.FORMATS
+    assert tuple(registry.FORMATS) == shardmill.spec.OUTPUT_FORMATS
 
 
 def test_p1_nanogpt_and_shards_are_bare_integers(tmp_path):

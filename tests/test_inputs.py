@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.http import Address, Remote
-from shardmill.inputs import InputFiles, Strings
-from shardmill.reading import InputFile
+from shardmill.inputs.input_files import InputFiles, Strings
+from shardmill.io.http import Address, Remote
+from shardmill.io.reading import InputFile
 
 # What names can hold: bytes that are not UTF-8 (as halves of surrogate pairs), line ends, every script; and any length.
 names = st.text(st.characters(exclude_characters="\0"), max_size=40) | st.just("ü\n" * 2000)

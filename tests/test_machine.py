@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shardmill import machine
-from shardmill.machine import MIB
+from shardmill.system import machine
+from shardmill.system.machine import MIB
 
 GIB = 1 << 30
 V1_NO_LIMIT = 9223372036854771712  # what cgroup v1 writes where there is none
@@ -196,10 +196,10 @@ def test_a_limit_that_makes_no_sense_is_no_limit(tmp_path, content):
     assert memory_limit(root) is None
 
 
-@pytest.mark.parametrize(("quota", "expected"), [([], 8), ([0.5], 1), ([2.5, 6.0], 2), ([64.0], 8)])
-def test_cores_are_whole_at_least_one_and_no_more_than_are_there(monkeypatch, quota, expected):
+@pytest.mark.parametrize(("truncation", "expected"), [([], 8), ([0.5], 1), ([2.5, 6.0], 2), ([64.0], 8)])
+def test_cores_are_whole_at_least_one_and_no_more_than_are_there(monkeypatch, truncation, expected):
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(machine, "_cpu_quotas", lambda: iter(quota))
+    monkeypatch.setattr(machine, "_cpu_quotas", lambda: iter(truncation))
     assert machine.cores() == expected
 
 

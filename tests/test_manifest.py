@@ -6,8 +6,9 @@ import json
 import pytest
 
 import shardmill
-from shardmill import Limits, Spec, manifest, prepare, verify
+from shardmill import Limits, Spec, prepare, verify
 from shardmill.errors import OutputError
+from shardmill.record import manifest
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import samples
 from given_texts import load_once, texts
-from shardmill import machine
 from shardmill.errors import UsageError
+from shardmill.system import machine
 from shardmill.tokens import native
 from shardmill.tokens.encoder import Encoder, choose_engines
 from shardmill.tokens.native import Native

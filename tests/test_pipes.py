@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.backlog import Backlog
 from shardmill.errors import InputError, TemporaryError
-from shardmill.patience import Stopped
-from shardmill.reading import PipeReader
+from shardmill.io.reading import PipeReader
+from shardmill.io.retry import Stopped
+from shardmill.io.spool import Spool
 
 ROOT = Path(__file__).parent.parent
 SHARDMILL = Path(sys.executable).with_name("shardmill")
@@ -223,7 +223,7 @@ def test_a_full_disk_under_a_long_record_is_said_and_can_be_tried_again(monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    kept = Backlog("pipe", None)
+    kept = Spool("pipe", None)
     with pytest.raises(TemporaryError, match=r"pipe: .* put on disk .* No space"):
         for _ in range(6):
             kept.append(bytes(1 << 20))

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from given_texts import load_once
-from shardmill import plan
 from shardmill.documents.pieces import Position
 from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules
 from shardmill.errors import InputError
-from shardmill.inputs import InputFiles
-from shardmill.reading import InputFile, open_input
-from shardmill.sources import find_inputs
-from shardmill.split import content_key
+from shardmill.inputs.find import find_inputs
+from shardmill.inputs.input_files import InputFiles
+from shardmill.io.reading import InputFile, open_input
+from shardmill.job import plan
+from shardmill.job.split import content_key
 
 TEXT = b"One mill grinds wheat, the other rye.\n\nNothing else is known. "
 CONTENTS = [

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import shardmill
-from shardmill.cli import cli
+from shardmill.cli.main import cli
 
 
 def test_the_public_names_are_these():
@@ -46,7 +46,7 @@ def test_every_flag_has_help():
 
 
 def test_importing_the_package_loads_no_tokenizer():
-    code = "import sys, shardmill.cli; sys.exit(bool({'numpy', 'gigatoken', 'tiktoken', 'pyarrow', 'rich'} & set(sys.modules)))"
+    code = "import sys, shardmill.cli.main; sys.exit(bool({'numpy', 'gigatoken', 'tiktoken', 'pyarrow', 'rich'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

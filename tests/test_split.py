@@ -5,7 +5,17 @@ import xxhash
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shardmill.split import FEW, Lowest, Splitter, border, by_lowest, by_threshold, content_key, enough, passage_bytes
+from shardmill.job.split import (
+    FEW,
+    Lowest,
+    Splitter,
+    border,
+    by_lowest,
+    by_threshold,
+    content_key,
+    enough,
+    passage_bytes,
+)
 
 DOCUMENTS = [f"document number {number}".encode() for number in range(1000)]
 documents_and_share = given(

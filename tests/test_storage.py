@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from shardmill import storage
 from shardmill.errors import InputError, OutputError, TemporaryError
-from shardmill.names import show
-from shardmill.reading import InputReader
-from shardmill.storage import GrowingFile
+from shardmill.io import storage
+from shardmill.io.reading import InputReader
+from shardmill.io.storage import GrowingFile
+from shardmill.system.names import show
 
 
 def test_a_growing_file_has_no_final_name_until_it_is_finished(tmp_path):

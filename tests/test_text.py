@@ -10,22 +10,14 @@ from hypothesis import strategies as st
 
 import samples
 from given_texts import load_once, texts
-from shardmill import plan
 from shardmill.documents import text, utf8
 from shardmill.documents.pieces import BEGINNING
-from shardmill.documents.text import (
-    BOM,
-    Position,
-    TextRules,
-    escaped,
-    keys_and_count,
-    pieces_of,
-    read_parts,
-)
+from shardmill.documents.text import BOM, Position, TextRules, escaped, keys_and_count, pieces_of, read_parts
 from shardmill.errors import InputError
-from shardmill.inputs import InputFiles
-from shardmill.reading import InputFile, InputReader
-from shardmill.split import content_key
+from shardmill.inputs.input_files import InputFiles
+from shardmill.io.reading import InputFile, InputReader
+from shardmill.job import plan
+from shardmill.job.split import content_key
 
 BLOCK_BYTES = (1, 3, 7, 64, 1000, 1 << 20)
 

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from bench_base import MB, MIB, SHARDMILL, Cost, Row, prepare
 
 import shardmill
-from shardmill import Limits, Spec, Target, job
+from shardmill import Limits, Spec, Target
+from shardmill.job import job
 from shardmill.tokens.encoder import choose_engines
 from shardmill.tokens.tokenizer import load
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from shardmill.cli import cli
+from shardmill.cli.main import cli
 
 PAGE = Path("docs/cli.md")
 HEAD = """# The command line

@@ -14,7 +14,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     "resumed inside a long record, other tokens": (
         [
             (
-                "documents/values.py",
+                "documents/long_values.py",
                 "drop = min(min(offset, self._done) - self._kept - _LOOK_BACK, len(self._text))",
                 "drop = min(offset, self._done) - self._kept - _LOOK_BACK",
             )
@@ -34,7 +34,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     "skip: an input that was edited counts as a bad record": (
         [
             (
-                "plan.py",
+                "job/plan.py",
                 'if rules.on_error == "skip" and isinstance(error, ContentError):',
                 'if rules.on_error == "skip":',
             )
@@ -44,7 +44,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     "skip: an input that is denied counts as a bad record": (
         [
             (
-                "plan.py",
+                "job/plan.py",
                 'if rules.on_error == "skip" and isinstance(error, ContentError):',
                 'if rules.on_error == "skip":',
             )
@@ -54,7 +54,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     "skip: an input that the server forbids counts as a bad record": (
         [
             (
-                "plan.py",
+                "job/plan.py",
                 'if rules.on_error == "skip" and isinstance(error, ContentError):',
                 'if rules.on_error == "skip":',
             )
@@ -64,27 +64,27 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     "an input that another takes the name of is not noticed, and the manifest tells of both": (
         [
             (
-                "reading.py",
+                "io/reading.py",
                 "        yield opened.st_size, opened.st_mtime_ns\n",
                 "        yield opened.st_size, opened.st_mtime_ns\n        return\n",
             ),
-            ("listing.py", 'if "inputs" not in files.noted:', "if True:"),
+            ("record/input_list.py", 'if "inputs" not in files.noted:', "if True:"),
         ],
         "kill=swap",
     ),
     "the policy may change after passages were rejected": (
-        [("folder.py", "not at.counts.rejected", "not at.counts.documents_rejected")],
+        [("job/output_folder.py", "not at.counts.rejected", "not at.counts.documents_rejected")],
         "errors=skip-then-replace",
     ),
     "the split found under stop is kept under skip": (
         [
             (
-                "firstpass.py",
+                "job/first_pass.py",
                 'rules = dataclasses.replace(job.rules, on_error="skip", judging=True)',
                 "rules = job.rules",
             ),
             (
-                "firstpass.py",
+                "job/first_pass.py",
                 "    return part.checked(rules).keys(base, rules)\n",
                 "    try:\n        return part.checked(rules).keys(base, rules)\n    except Exception:\n        return [], 0\n",
             ),
@@ -94,7 +94,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     "a limit does not cut the places": (
         [
             (
-                "quota.py",
+                "job/truncate.py",
                 "runs=runs_of(beginning, written)",
                 "runs=[dataclasses.replace(run, places=trace.places) for run in runs_of(beginning, written)]",
             )
@@ -102,13 +102,13 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         "",
     ),
     "an error behind the limit in the same Block stops the job": (
-        [("block.py", "        if not job.rules.limited:\n            raise\n", "        raise\n")],
+        [("job/block.py", "        if not job.rules.limited:\n            raise\n", "        raise\n")],
         "",
     ),
     "an error behind the limit in the next Block stops the job": (
         [
             (
-                "line.py",
+                "job/workers.py",
                 "if isinstance(due, ShardmillError) and not self._stopped:",
                 "if isinstance(due, ShardmillError):",
             )
@@ -116,7 +116,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         "",
     ),
     "characters replaced behind the limit count": (
-        [("quota.py", "counts.replaced_characters - behind", "counts.replaced_characters")],
+        [("job/truncate.py", "counts.replaced_characters - behind", "counts.replaced_characters")],
         "errors=replace-bad",
     ),
 }

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import shardmill
-from shardmill import plan
-from shardmill.cuts import Cuts
 from shardmill.documents.rules import TextRules
-from shardmill.sources import find_inputs
+from shardmill.inputs.find import find_inputs
+from shardmill.job import plan
+from shardmill.tokens.cuts import Cuts
 from shardmill.tokens.tokenizer import load
 
 # A bad file may not take more than this, nor longer.

@@ -10,12 +10,12 @@ from shardmill.errors import ShardmillError
 from shardmill.spec import Limits, Spec
 
 if TYPE_CHECKING:
-    from shardmill.corpus import Corpus
-    from shardmill.corpus import open_corpus as open
-    from shardmill.estimates import Estimate, estimate
-    from shardmill.mill import Progress, Result, prepare
-    from shardmill.transfer import Target, convert, merge
-    from shardmill.verification import Problem, Verified, verify
+    from shardmill.job.estimate import Estimate, estimate
+    from shardmill.job.mill import Progress, Result, prepare
+    from shardmill.results.convert import Target, convert, merge
+    from shardmill.results.corpus import Corpus
+    from shardmill.results.corpus import open_corpus as open
+    from shardmill.results.verify import Problem, Verified, verify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,19 +40,19 @@ __all__ = [
 
 # Loaded when first used: `shardmill --help` should not wait for the tokenizers.
 _HOMES = {
-    "Corpus": ("corpus", "Corpus"),
-    "Estimate": ("estimates", "Estimate"),
-    "Problem": ("verification", "Problem"),
-    "Progress": ("mill", "Progress"),
-    "Result": ("mill", "Result"),
-    "Target": ("transfer", "Target"),
-    "Verified": ("verification", "Verified"),
-    "convert": ("transfer", "convert"),
-    "estimate": ("estimates", "estimate"),
-    "merge": ("transfer", "merge"),
-    "open": ("corpus", "open_corpus"),
-    "prepare": ("mill", "prepare"),
-    "verify": ("verification", "verify"),
+    "Corpus": ("results.corpus", "Corpus"),
+    "Estimate": ("job.estimate", "Estimate"),
+    "Problem": ("results.verify", "Problem"),
+    "Progress": ("job.mill", "Progress"),
+    "Result": ("job.mill", "Result"),
+    "Target": ("results.convert", "Target"),
+    "Verified": ("results.verify", "Verified"),
+    "convert": ("results.convert", "convert"),
+    "estimate": ("job.estimate", "estimate"),
+    "merge": ("results.convert", "merge"),
+    "open": ("results.corpus", "open_corpus"),
+    "prepare": ("job.mill", "prepare"),
+    "verify": ("results.verify", "verify"),
 }
 
 

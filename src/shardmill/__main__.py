@@ -1,5 +1,5 @@
 """`python -m shardmill` is the same as `shardmill`."""
 
-from shardmill.cli import main
+from shardmill.cli.main import main
 
 main()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from shardmill import machine
 from shardmill.errors import UsageError
-from shardmill.names import is_url, without_secrets
+from shardmill.system import machine
+from shardmill.system.names import is_url, without_secrets
 
 Eot = Literal["auto", "after", "before", "none"]
 Split = Literal["auto", "hash", "tail", "head", "first-shard"]
@@ -18,7 +18,7 @@ OnError = Literal["stop", "skip", "replace"]
 InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv", "warc"]
 Engine = Literal["auto", "native", "gigatoken", "reference"]
 # The names that registry.py knows, here for the command line, which must answer --help at once.
-FORMATS = (
+OUTPUT_FORMATS = (
     "nanogpt",
     "shards",
     "build-nanogpt",

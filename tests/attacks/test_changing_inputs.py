@@ -14,8 +14,9 @@ import pytest
 
 import samples
 from servers import Fault, Server
-from shardmill import Limits, Spec, backlog, prepare, reading, storage, verify
+from shardmill import Limits, Spec, prepare, verify
 from shardmill.errors import InputError, ShardmillError, TemporaryError
+from shardmill.io import reading, spool, storage
 
 SHARDMILL = Path(sys.executable).with_name("shardmill")
 TEXT = samples.ENGLISH * 20
@@ -130,8 +131,8 @@ def test_an_input_that_cannot_be_opened_once_stops_the_job_wherever_that_is(tmp_
 
 # One read of the file in which a long record waits may give less than was asked for: the record was called bad.
 def test_short_reads_of_what_lies_on_disk_are_completed(tmp_path, monkeypatch):
-    monkeypatch.setattr(backlog, "IN_MEMORY", 1 << 16)
-    kept = backlog.Backlog("-", str(tmp_path))
+    monkeypatch.setattr(spool, "IN_MEMORY", 1 << 16)
+    kept = spool.Spool("-", str(tmp_path))
     data = os.urandom(1 << 20)
     for at in range(0, len(data), 5000):
         kept.append(data[at : at + 5000])
@@ -223,7 +224,7 @@ def test_passages_that_were_rejected_keep_the_error_policy(tmp_path, monkeypatch
 # Where a bad line stands was found by looking at all lines before it, again for each: a Block of bad lines took a
 # minute, and a signal waited for it.
 def test_millions_of_bad_lines_do_not_hold_up_a_signal(tmp_path):
-    from shardmill.documents.compression import zstd
+    from shardmill.io.compression import zstd
 
     (tmp_path / "a.jsonl.zst").write_bytes(zstd.compress(b"x\n" * 500_000) * 8)
     args = [SHARDMILL, "prepare", tmp_path / "a.jsonl.zst", "-o", tmp_path / "out", "--on-error", "skip", "-q"]

@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mutations import mutated
-from shardmill import Limits, Spec, journal, mill, prepare, storage
+from shardmill import Limits, Spec, prepare
 from shardmill.documents.pieces import Position
 from shardmill.errors import OutputError, ShardmillError
-from shardmill.formats.files import FileState
-from shardmill.journal import Checkpoint, Journal
-from shardmill.manifest import Counts
+from shardmill.formats.output_files import FileState
+from shardmill.io import storage
+from shardmill.job import mill
+from shardmill.record import journal
+from shardmill.record.journal import Checkpoint, Journal
+from shardmill.record.manifest import Counts
 
 LIMITS = Limits(engine="reference", workers=1, block_bytes=300, checkpoint_seconds=0, checkpoint_bytes=1)
 JOB = {"choices": {}, "inputs": [{"path": "a", "bytes": 1}], "tokenizer_sha256": None, "vocabulary_size": None}

@@ -8,8 +8,12 @@ import pytest
 
 import shardmill
 from edited import signed
-from shardmill import Limits, Spec, Target, journal, manifest, mill, prepare, storage, transfer, verify
+from shardmill import Limits, Spec, Target, prepare, verify
 from shardmill.errors import OutputError, ShardmillError
+from shardmill.io import storage
+from shardmill.job import mill
+from shardmill.record import journal, manifest
+from shardmill.results import convert
 
 LIMITS = Limits(engine="reference", workers=1, block_bytes=300, checkpoint_seconds=0, checkpoint_bytes=1)
 
@@ -200,7 +204,7 @@ def test_an_old_result_is_not_removed_where_the_new_one_has_no_room(text, tmp_pa
     source = [tmp_path / "source"] * 2 if by == "merge" else tmp_path / "source"
     old = sum(len(data) for data in before.values())
     tokens = 2 * shardmill.open(tmp_path / "source").tokens * (2 if by == "merge" else 1)
-    monkeypatch.setattr(transfer.storage, "free_bytes", lambda _: tokens - old - 1)
+    monkeypatch.setattr(convert.storage, "free_bytes", lambda _: tokens - old - 1)
     with pytest.raises(OutputError, match="are free on this disk"):
         act(source, target)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before

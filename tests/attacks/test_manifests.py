@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 import shardmill
 from edited import rewrite, signed
 from mutations import mutated
-from shardmill import Limits, Spec, Target, corpus, manifest, prepare, verify
-from shardmill.cli import cli
+from shardmill import Limits, Spec, Target, prepare, verify
+from shardmill.cli.main import cli
 from shardmill.errors import OutputError, ShardmillError, UsageError
+from shardmill.record import manifest
+from shardmill.results import corpus
 
 LIMITS = Limits(engine="reference", workers=1)
 FORMATS = {
@@ -192,7 +194,7 @@ def test_tokens_that_no_tokenizer_knows_are_shown_as_numbers(out):
 def test_ids_of_four_billion_are_counted_in_little_memory(out):
     import numpy as np
 
-    from shardmill.inspection import statistics
+    from shardmill.results.inspect import statistics
 
     np.full(1000, 2**32 - 1, "<u4").tofile(out / "train.bin")
 

@@ -17,8 +17,8 @@ from parquets import dictionary, page, plain, varint
 
 from given_texts import load_once
 from shardmill import Spec, prepare
-from shardmill.documents import arrow, parquet
-from shardmill.documents.pages import pages_of
+from shardmill.documents.columnar import arrow, parquet
+from shardmill.documents.columnar.pages import pages_of
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import BytesReader, Counted
 from shardmill.documents.rules import TextRules

@@ -13,11 +13,12 @@ import time
 import pytest
 
 from servers import Fault, Server
-from shardmill import Limits, Spec, http, patience, prepare, remote
+from shardmill import Limits, Spec, prepare
 from shardmill.errors import ContentError, InputError, TemporaryError
-from shardmill.inputs import InputFiles
-from shardmill.reading import InputFile, open_input
-from shardmill.sources import find_inputs
+from shardmill.inputs.find import find_inputs
+from shardmill.inputs.input_files import InputFiles
+from shardmill.io import http, http_reader, retry
+from shardmill.io.reading import InputFile, open_input
 
 TEXT = b"the mill turns text into tokens\n" * 4000
 SIZE = len(TEXT)
@@ -73,7 +74,7 @@ class Raw:
 
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch):
-    monkeypatch.setattr(patience, "_LONGEST_PAUSE", 0.2)
+    monkeypatch.setattr(retry, "_LONGEST_PAUSE", 0.2)
     monkeypatch.setattr(http, "SILENT_SECONDS", 0.5)
     monkeypatch.setattr(http, "ANSWER_SECONDS", 1.0)
 
@@ -274,7 +275,7 @@ def test_more_than_was_asked_for_is_not_read():
 
 
 def test_a_slow_but_honest_server_is_waited_for(monkeypatch):
-    monkeypatch.setattr(remote, "_WORTHWHILE", 4 << 10)
+    monkeypatch.setattr(http_reader, "_WORTHWHILE", 4 << 10)
 
     def answer(_number, request):
         start = started(request)

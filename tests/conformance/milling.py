@@ -12,10 +12,10 @@ from unittest.mock import patch
 import numpy as np
 
 from given_texts import load_once
-from shardmill import block as blocks
-from shardmill import firstpass, mill, plan
-from shardmill import job as jobs
-from shardmill.manifest import Counts
+from shardmill.job import block as blocks
+from shardmill.job import first_pass, mill, plan
+from shardmill.job import job as jobs
+from shardmill.record.manifest import Counts
 from shardmill.spec import Limits, Spec
 from shardmill.tokens.encoder import Encoder
 
@@ -79,7 +79,7 @@ def job_of(files, *, engine="auto", block_bytes=1 << 20, **choices):
             patch.object(jobs, "_fit_budget", lambda *_, **__: dataclasses.replace(_budget(), block_bytes=block_bytes)),
         ):
             job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
-        yield job, firstpass.choose_splitter(job, None, lambda _: None, lambda _: None)
+        yield job, first_pass.choose_splitter(job, None, lambda _: None, lambda _: None)
 
 
 def mill_blocks(job, splitter, start=None, index=0, val=False):
@@ -88,7 +88,7 @@ def mill_blocks(job, splitter, start=None, index=0, val=False):
     fast = "gigatoken" if job.engines.native is None else "native"
     used = encoder(job.spec.tokenizer, "reference" if job.engines.guard is None else fast)
     for block in plan.blocks(job.files, job.rules, start or plan.BEGINNING, index):
-        milled = blocks.mill_block(job, splitter, used, blocks.inspect(job, block))
+        milled = blocks.mill_block(job, splitter, used, blocks.parse(job, block))
         counts += milled.counts
         out.rejects += milled.rejects
         for run in milled.runs:

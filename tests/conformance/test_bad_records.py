@@ -11,7 +11,7 @@ from milling import engines, mill_files
 import reference
 import samples
 from shardmill.documents.jsonl import exact
-from shardmill.documents.values import Broken
+from shardmill.documents.long_values import Broken
 from shardmill.errors import InputError, ShardmillError
 
 EOT = 50256

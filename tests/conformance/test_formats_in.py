@@ -13,7 +13,7 @@ from milling import job_of, mill_blocks, mill_files
 import reference
 import samples
 from given_texts import texts
-from shardmill import plan
+from shardmill.job import plan
 
 DOCUMENTS = [text[:1500] for text in samples.SAMPLES.values() if "\r" not in text and SEPARATOR not in text]
 DOCUMENTS = [*DOCUMENTS[:5], "", *DOCUMENTS[5:], DOCUMENTS[0], "the last one"]

@@ -100,7 +100,7 @@ def test_the_index_ends_with_the_limit(tmp_path, choices, limit):
     seed=st.integers(0, 9),
 )
 def test_a_sample_of_separated_documents_is_that_of_each_alone(sizes, block_bytes, share, seed):
-    from shardmill.split import sampler
+    from shardmill.job.split import sampler
 
     text = samples.ENGLISH * 3
     documents = [f"{number} {text}"[:size] for number, size in enumerate(sizes)]
@@ -119,7 +119,7 @@ def test_a_sample_of_separated_documents_is_that_of_each_alone(sizes, block_byte
 @pytest.mark.parametrize("side", ["after", "before"])
 @pytest.mark.parametrize("choices", [{"sample": 0.2}, {"on_error": "skip"}])
 def test_a_text_of_which_nothing_is_left_has_no_end_of_text_token(monkeypatch, side, choices):
-    monkeypatch.setattr("shardmill.plan.WHOLE_FILE_BYTES", 1000)
+    monkeypatch.setattr("shardmill.job.plan.WHOLE_FILE_BYTES", 1000)
     passage = "".join(f"Line {number} of the book, as long as others.\n" for number in range(60))
     files = [(passage.replace("book", f"book {number}")).encode() for number in range(24)]
     if "on_error" in choices:

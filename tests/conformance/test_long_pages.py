@@ -10,11 +10,11 @@ from formats import SEPARATOR
 from milling import job_of, mill_blocks, mill_files
 
 import samples
-from shardmill.documents import columns, parquet
-from shardmill.documents.compression import Decompressed
-from shardmill.documents.pages import pages_of
+from shardmill.documents.columnar import columns, parquet
+from shardmill.documents.columnar.pages import pages_of
 from shardmill.documents.records import BytesReader
 from shardmill.errors import InputError
+from shardmill.io.compression import Decompressed
 
 SMALL = {"max_run_bytes": 128, "passage_bytes": 16, "val_fraction": 0.3}
 LONG = ["short", samples.ENGLISH[:900], "中文" * 150, '\\"\n\t😀é' * 40, "7" * 500, "", "end", "short", "short"]

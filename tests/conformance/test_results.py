@@ -5,8 +5,8 @@ import weakref
 
 from milling import encoder, job_of
 
-from shardmill import block as blocks
-from shardmill import plan
+from shardmill.job import block as blocks
+from shardmill.job import plan
 
 
 # A result that could be settled again referred to itself: its text and ids stayed in memory until Python looked for such
@@ -28,7 +28,7 @@ def test_a_result_lets_go_of_the_text_and_the_ids(monkeypatch):
             split,
         ):
             (block,) = plan.blocks(job.files, job.rules)
-            milled = blocks.mill_block(job, split, used, blocks.inspect(job, block))
+            milled = blocks.mill_block(job, split, used, blocks.parse(job, block))
         assert milled.settle is None and sum(len(run.tokens) for run in milled.runs) == 6
         assert alive[-1]() is None
     finally:

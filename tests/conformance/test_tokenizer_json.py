@@ -13,7 +13,7 @@ from milling import BLOCK_BYTES, PLENTY, folder_of, mill_files, mill_text, np, p
 import reference
 import samples
 from given_texts import texts
-from shardmill import mill
+from shardmill.job import mill
 from shardmill.spec import Limits, Spec
 from shardmill.tokens import gigatoken, guard
 from shardmill.tokens.gigatoken import Gigatoken

@@ -11,8 +11,8 @@ from milling import job_of, mill_blocks, mill_files
 from warcio.warcwriter import WARCWriter
 
 import samples
-from shardmill import plan
 from shardmill.errors import InputError
+from shardmill.job import plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed file:ResourceWarning")  # warcio leaves them to Python
 

@@ -14,8 +14,8 @@ from milling import BLOCK_BYTES, mill_files, mill_text, prepare_files
 import reference
 import samples
 from given_texts import texts
-from shardmill import plan
-from shardmill.documents import compression
+from shardmill.io import compression
+from shardmill.job import plan
 from shardmill.tokens.tokenizer import ENCODINGS
 
 SPLITS = ("hash", "tail", "head")

@@ -8,9 +8,9 @@ from milling import BLOCK_BYTES, mill_text, prepare_files
 import reference
 import samples
 from given_texts import load_once, texts
-from shardmill.cuts import Cuts
 from shardmill.errors import MismatchError
 from shardmill.tokens import native
+from shardmill.tokens.cuts import Cuts
 
 ENGINES = ("native", "gigatoken", "reference")
 LONG = "\n\n".join(f"{number} {text}" for number in range(8) for text in samples.SAMPLES.values())

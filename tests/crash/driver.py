@@ -28,7 +28,10 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads, and this process forks
 
-from shardmill import cli, job, journal, line, plan, storage
+from shardmill.cli import main as cli_main
+from shardmill.io import storage
+from shardmill.job import job, plan, workers
+from shardmill.record import journal
 from shardmill.spec import Limits
 from shardmill.tokens import tokenizer
 
@@ -101,7 +104,7 @@ def _be_the_command(wanted, log):
             os.dup2(os.open(log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         _arrange(wanted, os.open(log / "steps", os.O_WRONLY | os.O_APPEND))
         sys.argv = ["shardmill", *wanted["args"]]
-        cli.main()
+        cli_main.main()()
     except SystemExit as e:
         code = e.code or 0
     except BaseException:
@@ -116,7 +119,7 @@ def _arrange(wanted, steps):
     plan._GUESS_BYTES = 2000  # these inputs are small, and to be guessed at nevertheless
     journal._MOST_BYTES = 5000  # nor do they take long enough for a journal of a mebibyte
     limits = {**_OFTEN, **wanted.get("limits", {})}
-    cli.Limits = functools.partial(Limits, **limits)
+    cli_main.Limits = functools.partial(Limits, **limits)
     write, counts, lock = os.write, Counter(), threading.Lock()
     events = {}
     if "kill" in wanted:
@@ -188,7 +191,7 @@ def _inject(call, nth, under, errno=None, short=False):
 
 
 def _fail_block(nth, error):
-    real, seen, lock = line.mill_block, 0, threading.Lock()
+    real, seen, lock = workers.mill_block, 0, threading.Lock()
     kind = {"MemoryError": MemoryError, "ValueError": ValueError, "OSError": OSError}[error]
 
     def faulty(*args):
@@ -200,7 +203,7 @@ def _fail_block(nth, error):
             raise kind("injected")
         return real(*args)
 
-    line.mill_block = faulty
+    workers.mill_block = faulty
 
 
 def main():

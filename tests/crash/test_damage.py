@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import command, drive, result
 
-from shardmill import journal, manifest
 from shardmill.errors import ShardmillError
+from shardmill.record import journal, manifest
 
 NAMES = [
     "../train.bin",

@@ -6,9 +6,9 @@ import shutil
 import pytest
 from jobs import drive, result
 
-from shardmill import listing
+from shardmill.record import input_list
 
-FILES = listing.MOST + 100
+FILES = input_list.MOST + 100
 ARGS = ["prepare", "tiny", "--val-fraction", "0.1", "--engine", "reference", "--workers", "2", "-q", "-o"]
 
 KILLS = [
@@ -34,7 +34,7 @@ def tiny(inputs):
 
 def test_a_kill_at_any_step_costs_no_byte_of_the_list(inputs, tiny):
     expected, taken = tiny
-    assert listing.NAME in expected and len(expected["manifest.json"]) < 4000
+    assert input_list.NAME in expected and len(expected["manifest.json"]) < 4000
     assert all(taken.count(step) >= number for step, number in KILLS)
     runs = [
         [{"args": [*ARGS, f"tiny-{n}"], "kill": kill}, {"args": [*ARGS, f"tiny-{n}"]}] for n, kill in enumerate(KILLS)

@@ -7,8 +7,8 @@ import time
 import pytest
 from jobs import command, drive, result
 
-from shardmill import journal
-from shardmill.journal import Checkpoint, Checkpoints
+from shardmill.record import journal
+from shardmill.record.journal import Checkpoint, Checkpoints
 
 _MB = 1_000_000
 _LOST_SECONDS = 2.0

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from jobs import command, drive, result
 
-from shardmill import Limits, Spec, prepare, storage
+from shardmill import Limits, Spec, prepare
 from shardmill.errors import OutputError, ShardmillError
+from shardmill.io import storage
 
 SHARDMILL = Path(sys.executable).with_name("shardmill")
 
@@ -140,7 +141,7 @@ def test_a_job_that_another_process_finished_meanwhile_is_not_done_over(tmp_path
     first = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out")
     second = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", seed=7)
     limits = Limits(engine="reference")
-    from shardmill import mill
+    from shardmill.job import mill
 
     make_job = mill.make_job
 

@@ -7,7 +7,7 @@ import pytest
 from jobs import ORDERLY, command, drive, result
 
 from servers import Proxy, Server
-from shardmill.storage import STEPS, STORE_STEPS
+from shardmill.io.storage import STEPS, STORE_STEPS
 
 KILLED = -9
 # Shards of all but the first may change longer: the last is joined to the one before it. Two have subfolders.

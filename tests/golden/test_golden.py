@@ -16,7 +16,8 @@ import xxhash
 import made_files
 import samples
 from given_texts import load_once
-from shardmill import Limits, Spec, job, prepare
+from shardmill import Limits, Spec, prepare
+from shardmill.job import job
 
 TABLE = Path(__file__).with_name("golden.json")
 SHAKESPEARE = (Path(__file__).parents[2] / "samples" / "tinyshakespeare.txt").read_text()

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import stores
 
 from servers import Fault
-from shardmill import reading, storage
+from shardmill.io import reading, storage
 
 
 def _at_step(rng, happen):

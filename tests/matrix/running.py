@@ -21,8 +21,11 @@ from cells import DIMENSIONS, Cell, line, refusal
 
 import reference
 import shardmill
-from shardmill import Limits, Spec, job, storage, verification
+from shardmill import Limits, Spec
 from shardmill.errors import InputError, OutputError, ShardmillError, UsageError
+from shardmill.io import storage
+from shardmill.job import job
+from shardmill.results import verify as verify_module
 from shardmill.tokens import tokenizer
 
 PLENTY = 16 << 30
@@ -33,40 +36,42 @@ MEANT = {
     "documents.records.DOCUMENT_HEAD": worlds.SMALL_HEAD,
     "documents.text.PASSAGE_HEAD": 30,
     "documents.passages.PASSAGE_HEAD": 30,
-    "plan.WHOLE_FILE_BYTES": 600,
-    "listing.MOST": 5,
-    "formats.files.SEGMENT_BYTES": 3000,
-    "verification.SEGMENT_BYTES": 3000,
+    "job.plan.WHOLE_FILE_BYTES": 600,
+    "record.input_list.MOST": 5,
+    "formats.output_files.SEGMENT_BYTES": 3000,
+    "results.verify.SEGMENT_BYTES": 3000,
 }
 SHRUNK = {
-    "backlog.IN_MEMORY": 500,
-    "documents.compression._INPUT_BYTES": 97,
-    "documents.compression._OUTPUT_BYTES": 301,
-    "documents.values._WINDOW": 97,
-    "documents.values._LOOK_BACK": 64,
-    "documents.jsonscan._WINDOW": 211,
-    "documents.tables._WINDOW": 311,
+    "io.spool.IN_MEMORY": 500,
+    "io.compression._INPUT_BYTES": 97,
+    "io.compression._OUTPUT_BYTES": 301,
+    "documents.long_values._WINDOW": 97,
+    "documents.long_values._LOOK_BACK": 64,
+    "documents.json_scan._WINDOW": 211,
+    "documents.delimited._WINDOW": 311,
     "documents.text._LOOK_BYTES": 173,
     "documents.text.MAX_RECORDS": 5,
     "documents.jsonl.MAX_RECORDS": 5,
-    "documents.tables.MAX_RECORDS": 5,
+    "documents.delimited.MAX_RECORDS": 5,
     "documents.warc.MAX_RECORDS": 5,
-    "documents.columns.MAX_RECORDS": 5,
+    "documents.columnar.columns.MAX_RECORDS": 5,
     "documents.utf8._SMALL": 10,
-    "documents.needs.MOST_ROWS": 3,
-    "documents.parquet.MOST_ROWS": 3,
-    "documents.parquet._rows_at_once": lambda found, _: 0 if found.values % 2 else 3,  # 0: pages window by window
-    "documents.longpages._WINDOW": 300,
-    "plan._MAX_PARTS": 3,
-    "plan._GUESS_BYTES": 500,
-    "plan._KNOWN_PARTS": 3,
-    "plan._SURVEYED_AT_FIRST": 2,
-    "ends._CHUNK": 7,
-    "formats.sides._CHUNK": 7,
+    "documents.columnar.memory_needs.MOST_ROWS": 3,
+    "documents.columnar.parquet.MOST_ROWS": 3,
+    "documents.columnar.parquet._rows_at_once": lambda found, _: (
+        0 if found.values % 2 else 3
+    ),  # 0: pages window by window
+    "documents.columnar.long_pages._WINDOW": 300,
+    "job.plan._MAX_PARTS": 3,
+    "job.plan._GUESS_BYTES": 500,
+    "job.plan._KNOWN_PARTS": 3,
+    "job.plan._SURVEYED_AT_FIRST": 2,
+    "results.document_index._CHUNK": 7,
+    "formats.indexes._CHUNK": 7,
     "formats.olmo._CHUNK": 7,
     "formats.shards._MOVED_TOKENS": 13,
-    "verification._CHUNK_BYTES": 512,
-    "storage._WRITE_BYTES": 100,
+    "results.verify._CHUNK_BYTES": 512,
+    "io.storage._WRITE_BYTES": 100,
 }
 
 
@@ -107,7 +112,7 @@ def engines_kept():
 
     with (
         patch.object(job, "load", load),
-        patch.object(verification, "load", load),
+        patch.object(verify_module, "load", load),
         patch.object(job, "choose_engines", choose_once),
     ):
         yield

@@ -2,13 +2,13 @@
 
 import os
 
-from shardmill.documents.compression import LEAST_WINDOW, SUFFIXES, Compression, Decompressed, compression_of, window_of
 from shardmill.errors import ContentError
-from shardmill.names import show
-from shardmill.reading import Reader
+from shardmill.io.compression import LEAST_WINDOW, SUFFIXES, Compression, Decompressed, compression_of, window_of
+from shardmill.io.reading import Reader
 from shardmill.spec import InputFormat
+from shardmill.system.names import show
 
-FORMATS: dict[str, InputFormat] = {
+FORMAT_OF_SUFFIX: dict[str, InputFormat] = {
     ".txt": "text",
     ".text": "text",
     ".md": "text",
@@ -23,7 +23,7 @@ FORMATS: dict[str, InputFormat] = {
     ".warc": "warc",
     ".wet": "warc",
 }
-TEXT = tuple(suffix for suffix, name in FORMATS.items() if name == "text")
+TEXT = tuple(suffix for suffix, name in FORMAT_OF_SUFFIX.items() if name == "text")
 HEAD_BYTES = 4 << 10
 _ARROW_CONTINUES = b"\xff\xff\xff\xff"
 # Files of these kinds would be milled as nonsense, or refused for a byte that is not UTF-8: better to name them.
@@ -46,7 +46,7 @@ def suffixes(path: str) -> tuple[str, Compression | None]:
 def is_known(path: str) -> bool:
     """Whether a file of this name is taken from a folder."""
     suffix, _ = suffixes(path)
-    return suffix in FORMATS
+    return suffix in FORMAT_OF_SUFFIX
 
 
 def uncompressed(reader: Reader, *, max_window: int = LEAST_WINDOW, spool: str | None = None) -> Reader:
@@ -71,7 +71,7 @@ def format_of(reader: Reader, asked: InputFormat) -> InputFormat:
         for magic, what in _FOREIGN.items():
             if head.startswith(magic):
                 raise ContentError(f"{show(reader.path)}: is {what}; it is none of the formats that are read")
-        asked = found or FORMATS.get(suffixes(reader.path)[0], "text")
+        asked = found or FORMAT_OF_SUFFIX.get(suffixes(reader.path)[0], "text")
     if asked in ("parquet", "arrow") and found != asked:
         begins = "PAR1" if asked == "parquet" else "ARROW1 or a stream's mark"
         raise ContentError(

@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.documents import fastlines, jsonscan, utf8
+from shardmill.documents import json_fast, json_scan, utf8
+from shardmill.documents.long_values import Broken
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Counted, Place, Records, ValuePart, long_parts
+from shardmill.documents.records import Counted, Location, Records, ValuePart, long_parts
 from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, block_bytes, growing, weight
-from shardmill.documents.values import Broken
-from shardmill.reading import Reader, ahead
+from shardmill.io.reading import Reader, ahead
 
 _HEAD_BYTES = 64 << 10
 _GLANCE_BYTES = 1 << 20
@@ -66,8 +66,8 @@ class LinesPart:
     def _starts(self) -> list[int]:
         return list(itertools.accumulate((len(line) + len(self.newline) for line in self._lines()), initial=0))
 
-    def _place(self, number: int, start: int) -> Place:
-        return Place(path=self.path, line=self.line + number + 1, byte=self.offset + start)
+    def _place(self, number: int, start: int) -> Location:
+        return Location(path=self.path, line=self.line + number + 1, byte=self.offset + start)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,7 @@ def read_parts(
     if at == 0 and head.startswith(BOM):
         at = len(BOM)
         yield Counted(
-            file=start.file, after=Position(file=start.file, offset=at), place=Place(path=reader.path), marks=1
+            file=start.file, after=Position(file=start.file, offset=at), place=Location(path=reader.path), marks=1
         )
     reader.done_until(at)
     if start.begin:
@@ -130,7 +130,7 @@ def read_parts(
         else:
             damage = getattr(reader, "damage", None)
             if damage is not None:
-                lost = Place(path=reader.path, line=line + 1, byte=at)
+                lost = Location(path=reader.path, line=line + 1, byte=at)
                 complaint = f"the rest of the file, from this line on, is lost: {damage}"
                 yield Counted(file=start.file, after=Position(file=start.file + 1), place=lost, complaint=complaint)
             return
@@ -166,19 +166,19 @@ class _LongLine:
 
     def parts(self, rules: TextRules) -> Iterator[ValuePart | Counted]:
         reader, here = self._reader, self._here
-        place = Place(path=reader.path, line=here.record + 1, byte=here.offset)
+        place = Location(path=reader.path, line=here.record + 1, byte=here.offset)
         try:
-            line = jsonscan.find_line(reader, here.offset, self._newline)
+            line = json_scan.find_line(reader, here.offset, self._newline)
             self.following = line.following
             if line.complaint is not None and rules.on_error != "replace":
                 raise Broken(line.complaint)
             field = _field(rules.field)
-            span = jsonscan.find_string(reader, line, field.path)
+            span = json_scan.find_string(reader, line, field.path)
         except Broken as e:
-            self.following = e.following if isinstance(e, jsonscan.NoObject) else self.following
+            self.following = e.following if isinstance(e, json_scan.NoObject) else self.following
             yield Counted(file=here.file, after=self._after(), place=place, complaint=str(e))
             return
-        value = jsonscan.string_reader(reader, span, replace=rules.on_error == "replace")
+        value = json_scan.string_reader(reader, span, replace=rules.on_error == "replace")
         yield from long_parts(value, here, self._after(), place, self._base + here.offset, rules)
 
     def _after(self) -> Position:
@@ -218,7 +218,7 @@ def _stretches(reader: Reader) -> Iterator[bytes]:
 
 def _parse_all(data: bytes, newline: bytes, field: _Field) -> list[bytes] | None:
     """The text of all lines if nothing in any of them is odd, else None."""
-    if newline == b"\n" and (found := fastlines.texts(data, field.path)) is not None:
+    if newline == b"\n" and (found := json_fast.texts(data, field.path)) is not None:
         return found
     count = _objects(data, newline)
     if not count or not _once_each(data, count, field) or not utf8.is_valid(data):
@@ -305,9 +305,9 @@ def _parse_one(found: Records, line: bytes, field: _Field, rules: TextRules, *, 
         return
     except UnicodeEncodeError:
         if rules.on_error != "replace":
-            found.refuse(rules, number, offset, jsonscan.HALF_A_PAIR, repairable=True)
+            found.refuse(rules, number, offset, json_scan.HALF_A_PAIR, repairable=True)
             return
-        document, repaired = jsonscan.lenient(value), True
+        document, repaired = json_scan.lenient(value), True
     if repaired and (count := _count_replaced(line, field, document)):
         found.found.count("replaced_characters", count)
     found.add(document, number, offset)
@@ -326,7 +326,7 @@ def exact(line: str, path: tuple[str, ...]) -> str:
     except json.JSONDecodeError as e:
         raise Broken(f"is not JSON: {e.msg}, at character {e.pos:,} of the line{_hint(line)}") from None
     except RecursionError:
-        raise Broken(f"is nested more than {jsonscan.DEPTH} deep") from None
+        raise Broken(f"is nested more than {json_scan.DEPTH} deep") from None
     for depth, name in enumerate(path):
         if not isinstance(value, _Pairs):
             if depth == 0:
@@ -336,7 +336,7 @@ def exact(line: str, path: tuple[str, ...]) -> str:
             )
         values = [item for key, item in value.items if key == name]
         if not values:
-            raise Broken(jsonscan.missing(path, [key for key, _ in value.items]))
+            raise Broken(json_scan.missing(path, [key for key, _ in value.items]))
         if len(values) > 1:
             raise Broken(f"field {'.'.join(path)!r} is there twice")
         value = values[0]

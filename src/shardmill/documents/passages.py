@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from xxhash import xxh3_64_intdigest
 
-from shardmill.cuts import CONTEXT_BYTES, Cuts
 from shardmill.documents.rules import BOM, FIRST_PART_BYTES, PASSAGE_HEAD, Passages, TextRules, growing
-from shardmill.reading import Reader
+from shardmill.io.reading import Reader
+from shardmill.tokens.cuts import CONTEXT_BYTES, Cuts
 
 # The rules for cuts look back two characters.
 BEFORE_BYTES = 8

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from shardmill.documents.rejects import Reject
 from shardmill.errors import ShardmillError
-from shardmill.rejects import Reject
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from shardmill.documents import text, utf8
+from shardmill.documents.long_values import Broken, ValueReader
 from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.rejects import Reject
 from shardmill.documents.rules import DOCUMENT_HEAD, TextRules
-from shardmill.documents.values import Broken, ValueReader
 from shardmill.errors import InputError
-from shardmill.names import show
-from shardmill.reading import Reader
-from shardmill.rejects import Reject
+from shardmill.io.reading import Reader
+from shardmill.system.names import show
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Location:
     """Where a record stands in its file. Of line and row, the one that the format has is set."""
 
     path: str
@@ -47,7 +47,7 @@ class Place:
 class Records:
     """The documents of one Part, and where each stands."""
 
-    place: Callable[[int, int], Place]
+    place: Callable[[int, int], Location]
     """A record's number in the Part, and its offset → its place."""
     where: int
     """The byte of the job where the Part begins, or would if rows were bytes."""
@@ -133,7 +133,7 @@ class Counted:
 
     file: int
     after: Position
-    place: Place
+    place: Location
     empty: int = 0
     marks: int = 0
     complaint: str | None = None
@@ -176,8 +176,8 @@ class ValuePart:
 
     file: int
     after: Position
-    place: Place
-    inner: text.Part
+    place: Location
+    inner: text.TextPart
     where: int
     replaced: int = 0
     """Characters of the value that were replaced; told with its first stretch."""
@@ -206,7 +206,7 @@ class ValuePart:
 
 
 def refuse(
-    found: Pieces, place: Place, rules: TextRules, reason: str, *, repairable: bool = False, records: int = 1
+    found: Pieces, place: Location, rules: TextRules, reason: str, *, repairable: bool = False, records: int = 1
 ) -> None:
     """A bad record: an error, or counted and left out, as the rules have it. In a job with a limit, the error waits."""
     if rules.on_error == "skip":
@@ -228,7 +228,7 @@ def whole(rules: TextRules) -> TextRules:
 
 
 def value_parts(
-    reader: Reader, here: Position, following: Position, place: Place, where: int, rules: TextRules
+    reader: Reader, here: Position, following: Position, place: Location, where: int, rules: TextRules
 ) -> Iterator[ValuePart]:
     """A long value in stretches, from exact cut to exact cut; here.begin bytes of it are done already."""
     start = Position(file=here.file, offset=here.begin)
@@ -239,7 +239,7 @@ def value_parts(
 
 
 def long_parts(
-    value: ValueReader, here: Position, after: Position, place: Place, where: int, rules: TextRules
+    value: ValueReader, here: Position, after: Position, place: Location, where: int, rules: TextRules
 ) -> Iterator[ValuePart | Counted]:
     """A long value as it stands in its file: looked through first, then handed on in stretches."""
     try:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from shardmill.cuts import Cuts
 from shardmill.spec import InputFormat, OnError
+from shardmill.tokens.cuts import Cuts
 
 BOM = b"\xef\xbb\xbf"
 # All of the first Part is checked against the reference tokenizer, which is slow: it is kept small.

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.cuts import CONTEXT_BYTES
 from shardmill.documents import utf8
 from shardmill.documents.passages import BEFORE_BYTES, character_boundary, find_passages
 from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.rejects import Reject
 from shardmill.documents.rules import (
     BOM,
     DOCUMENT_HEAD,
@@ -29,15 +29,15 @@ from shardmill.documents.rules import (
     weight,
 )
 from shardmill.errors import InputError
-from shardmill.names import show
-from shardmill.reading import Reader
-from shardmill.rejects import Reject
+from shardmill.io.reading import Reader
+from shardmill.system.names import show
+from shardmill.tokens.cuts import CONTEXT_BYTES
 
 _LOOK_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class TextPart:
     """A stretch of one file. Its first piece may continue the document before, its last may stay open."""
 
     file: int
@@ -88,7 +88,7 @@ class Part:
 class Text:
     """A Part of which is known whether all of it is UTF-8."""
 
-    part: Part
+    part: TextPart
     invalid: bool
 
     def keys(self, base: int, rules: TextRules) -> tuple[list[int], int]:
@@ -116,7 +116,7 @@ class Text:
 
 def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules, *, is_value: bool = False
-) -> Iterator[Part]:
+) -> Iterator[TextPart]:
     """The Parts of one file, or of one value, from start on; it begins at byte base of the job. Consecutive and complete."""
     head = b"" if is_value else reader.read(0, 4 << 10)
     utf8.refuse_other_encodings(reader.path, head)
@@ -131,7 +131,7 @@ def read_parts(
 
 
 def pieces_of(
-    part: Part, base: int, rules: TextRules, is_val: Callable[[int], bool], *, invalid: bool = False
+    part: TextPart, base: int, rules: TextRules, is_val: Callable[[int], bool], *, invalid: bool = False
 ) -> Pieces:
     """The documents of one Part, or its passages, neighbours that go the same way joined."""
     suspect = invalid and rules.on_error == "skip"
@@ -147,7 +147,7 @@ def pieces_of(
     return found
 
 
-def keys_and_count(part: Part, base: int, rules: TextRules) -> tuple[list[int], int]:
+def keys_and_count(part: TextPart, base: int, rules: TextRules) -> tuple[list[int], int]:
     """The keys of the documents or passages that begin in this Part, those aside that are empty or not wanted; and how
     many begin, the empty ones too. Whether they are UTF-8 does not matter: the split is the same for any --on-error."""
     wanted = rules.wanted
@@ -169,11 +169,11 @@ def keys_and_count(part: Part, base: int, rules: TextRules) -> tuple[list[int], 
     return keys, len(documents)
 
 
-def _passages(part: Part) -> list[bytes]:
+def _passages(part: TextPart) -> list[bytes]:
     return [part.data[a:b] for a, b in zip(part.starts, [*part.starts[1:], len(part.data)], strict=True)]
 
 
-def _pieces_of_passages(part: Part, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool) -> Pieces:
+def _pieces_of_passages(part: TextPart, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool) -> Pieces:
     val = [is_val(key) for key in part.keys]
     apart = rules.limited or rules.wanted is not None or rules.on_error == "skip"
     turns = [0, *(i for i in range(1, len(val)) if apart or val[i] != val[i - 1])]
@@ -198,7 +198,7 @@ def _pieces_of_passages(part: Part, rules: TextRules, is_val: Callable[[int], bo
 
 
 def _pieces_of_documents(
-    part: Part, base: int, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool
+    part: TextPart, base: int, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool
 ) -> Pieces:
     found = Pieces()
     if part.complaint is not None:
@@ -227,7 +227,7 @@ def _pieces_of_documents(
     return found
 
 
-def _documents(part: Part, separator: bytes | None) -> list[tuple[bytes, int]]:
+def _documents(part: TextPart, separator: bytes | None) -> list[tuple[bytes, int]]:
     """What lies between the separators of a Part, and where; after the last one there is a document only if there is text."""
     if separator is None or part.open:
         return [(part.data, 0)]
@@ -241,7 +241,7 @@ def _documents(part: Part, separator: bytes | None) -> list[tuple[bytes, int]]:
     return documents
 
 
-def _reject(part: Part, data: bytes, offset: int) -> Reject:
+def _reject(part: TextPart, data: bytes, offset: int) -> Reject:
     return Reject(path=part.path, byte=part.offset + offset, reason=utf8.complaint(data))
 
 
@@ -255,7 +255,7 @@ def _repair(pieces: Pieces, rules: TextRules) -> None:
                 pieces.replaced[i] = utf8.replaced_at(data)
 
 
-def _end_at_bad_byte(pieces: Pieces, part: Part, rules: TextRules) -> None:
+def _end_at_bad_byte(pieces: Pieces, part: TextPart, rules: TextRules) -> None:
     """Raises for the first piece that is not UTF-8; in a job with a limit, keeps what comes before, up to an exact cut."""
     for i, data in enumerate(pieces.data):
         if not utf8.is_valid(data):
@@ -268,7 +268,7 @@ def _end_at_bad_byte(pieces: Pieces, part: Part, rules: TextRules) -> None:
             return
 
 
-def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
+def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[TextPart]:
     at, begin = start.offset, start.begin
     reader.done_until(begin)
     dropped = at > begin and rules.wanted is not None and not rules.wanted(_head(reader, begin, rules))
@@ -287,7 +287,7 @@ def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules
             looks = rules.on_error == "skip" and not rules.judging and not dropped
             bad = _look_through(reader, at, rules) if looks else None
             if bad is not None:
-                part = Part(
+                part = TextPart(
                     file=start.file,
                     offset=at,
                     begin=at,
@@ -301,7 +301,7 @@ def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules
                 at = begin = part.after.offset
                 continue
             keys = (rules.key(head, base + at),)
-        part = Part(
+        part = TextPart(
             file=start.file,
             offset=at,
             begin=begin,
@@ -376,7 +376,7 @@ def _next_stretch(reader: Reader, at: int, before: int, rules: TextRules, about:
     return data[before : character_boundary(data, before + rules.max_run_bytes)], 0, True
 
 
-def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[Part]:
+def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[TextPart]:
     at = start.offset
     reader.done_until(at)
     last = False
@@ -390,7 +390,7 @@ def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules)
         if not known.starts:
             return
         last = known.last
-        yield Part(
+        yield TextPart(
             file=start.file,
             offset=at,
             begin=start.begin,

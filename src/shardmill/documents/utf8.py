@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.errors import ContentError, InputError
-from shardmill.names import show
+from shardmill.system.names import show
 
 _SMALL = 16 << 10  # below, building the Arrow array costs more than decoding
 

@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shardmill.documents.long_values import Broken, plain
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Counted, Place, Records, ValuePart, long_parts
+from shardmill.documents.records import Counted, Location, Records, ValuePart, long_parts
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, growing
-from shardmill.documents.values import Broken, plain
-from shardmill.reading import Reader
+from shardmill.io.reading import Reader
 
 _LONGEST_HEADER = 64 << 10
 _BEFORE = re.compile(rb"[\r\n]*")
@@ -50,7 +50,7 @@ class WarcPart:
         return len(self.data)
 
     def checked(self, rules: TextRules) -> Records:
-        found = Records(place=lambda _, offset: Place(path=self.path, byte=self.offset + offset), where=self.where)
+        found = Records(place=lambda _, offset: Location(path=self.path, byte=self.offset + offset), where=self.where)
         for number, record in enumerate(self.records):
             if record.complaint is not None:
                 found.refuse(rules, number, record.at, record.complaint)
@@ -82,7 +82,7 @@ def read_parts(
             yield Counted(
                 file=start.file,
                 after=Position(file=start.file + 1),
-                place=Place(path=reader.path, byte=at),
+                place=Location(path=reader.path, byte=at),
                 complaint=f"the rest of the file, from this record on, is lost: {lost}",
             )
             return
@@ -111,7 +111,7 @@ def _long(
     record: Record, reader: Reader, here: Position, after: Position, base: int, rules: TextRules
 ) -> Iterator[ValuePart | Counted]:
     """A record that is longer than a run."""
-    place = Place(path=reader.path, byte=here.offset + record.at)
+    place = Location(path=reader.path, byte=here.offset + record.at)
     if not record.is_text:
         yield Counted(file=here.file, after=after, place=place, complaint=record.complaint)
     else:

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardmill import compiled
-from shardmill.formats.files import OutputFiles
+from shardmill.formats.output_files import OutputFiles
 from shardmill.formats.registry import Output
-from shardmill.formats.shards import Places, Positions, Shard, SplitName
+from shardmill.formats.shards import Positions, Provenance, Shard, SplitName
+from shardmill.system import compiled
 
 # Rows that are put together at a time when a file is finished.
 _CHUNK = 1 << 16
@@ -27,7 +27,7 @@ class Olmo:
     def __init__(self, files: OutputFiles, output: Output) -> None:
         self._files, self._output = files, output
 
-    def add(self, split: SplitName, ends: Positions, _: Positions, places: Places) -> None:
+    def add(self, split: SplitName, ends: Positions, _: Positions, places: Provenance) -> None:
         rows = np.empty((len(ends), 3), "<u8")
         rows[:, 0], rows[:, 1:] = ends, places
         self._files.append(f"{split}.rows", rows.data.cast("B"))
@@ -76,7 +76,7 @@ class Olmo:
         return names, which
 
 
-def _lines(table: Places, names: list[bytes]) -> bytes | memoryview:
+def _lines(table: Provenance, names: list[bytes]) -> bytes | memoryview:
     """The rows of some documents: begin, end, number, name, place; the name by its number among names."""
     library = _library()
     if library is None:

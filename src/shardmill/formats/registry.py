@@ -11,13 +11,13 @@ from typing import Literal
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.formats import streaming
+from shardmill.formats import mds_litdata
 from shardmill.formats.shards import Header, Layout, Shape, SplitName, TokenType
-from shardmill.names import show
 from shardmill.spec import VAL_FRACTION, Dtype, Spec, Split
+from shardmill.system.names import show
 from shardmill.tokens.tokenizer import Tokenizer
 
-SideKind = Literal["megatron", "datatrove", "olmo", "mds", "litdata"]
+SidecarKind = Literal["megatron", "datatrove", "olmo", "mds", "litdata"]
 LLMC_BYTES = 1024
 NPY_BYTES = 128
 # magic and version of llm.c's files, by the size of a token
@@ -58,7 +58,7 @@ class Format:
     sample_tokens: int | None = None
     """How many tokens the trainer takes at a time, where shards hold whole samples."""
     max_shard_bytes: int | None = None
-    sides: SideKind | None = None
+    sides: SidecarKind | None = None
     beside: tuple[str, ...] = ()
     """The names of the files beside the tokens."""
     bytes_per_document: int = 0
@@ -219,7 +219,7 @@ FORMATS = {
             file="{split}/shard.{number:05}.mds",
             sharded=True,
             shard_tokens=_STREAMED_TOKENS,
-            header=streaming.mds_header,
+            header=mds_litdata.mds_header,
             least_last=True,
             sample_tokens=2048,
             max_shard_bytes=_UINT32,
@@ -233,7 +233,7 @@ FORMATS = {
             file="{split}/chunk-0-{number:01}.bin",
             sharded=True,
             shard_tokens=_STREAMED_TOKENS,
-            header=streaming.litdata_header,
+            header=mds_litdata.litdata_header,
             least_last=True,
             sample_tokens=2049,  # LitGPT takes one token more than its context, the last target
             max_shard_bytes=_UINT32,

@@ -7,15 +7,15 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.formats.files import OutputFiles
-from shardmill.storage import Origin
+from shardmill.formats.output_files import OutputFiles
+from shardmill.io.storage import Origin
 
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = ("train", "val")
 Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
 TokenType = np.dtype[np.unsignedinteger[npt.NBitBase]]
 Positions = npt.NDArray[np.int64]
-Places = npt.NDArray[np.uint64]
+Provenance = npt.NDArray[np.uint64]
 """Of each document: the number of its input file, and the byte in it where it begins."""
 _MOVED_TOKENS = 1 << 20
 
@@ -34,7 +34,7 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SideFile:
+class SidecarFile:
     """One finished file beside the tokens: where documents end, where they came from, what a trainer wants to know."""
 
     name: str

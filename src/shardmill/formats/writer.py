@@ -5,17 +5,17 @@ from typing import Protocol
 
 import numpy as np
 
-from shardmill.formats.files import OutputFiles
+from shardmill.formats.indexes import KINDS, sidecars_of
+from shardmill.formats.output_files import OutputFiles
 from shardmill.formats.registry import Output
-from shardmill.formats.shards import SPLITS, Places, Positions, Shard, ShardFiles, SideFile, SplitName, Tokens
-from shardmill.formats.sides import KINDS, sides_of
-from shardmill.storage import Origin
+from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, ShardFiles, SidecarFile, SplitName, Tokens
+from shardmill.io.storage import Origin
 
 
 class Writer(Protocol):
     """What the mill needs. What has been written, and extra(), are enough to go on after a kill."""
 
-    def append(self, split: SplitName, ids: Tokens, ends: Positions, places: Places) -> None:
+    def append(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance) -> None:
         """The next tokens of a split, where documents end among them, and where each of those came from."""
 
     def finish(self) -> None:
@@ -23,7 +23,7 @@ class Writer(Protocol):
 
     def extra(self) -> dict[str, int]: ...
     def shards(self) -> tuple[Shard, ...]: ...
-    def sides(self) -> tuple[SideFile, ...]: ...
+    def sides(self) -> tuple[SidecarFile, ...]: ...
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,13 +50,13 @@ class FormatWriter:
             )
             for split in SPLITS
         }
-        self._sides = sides_of(output, files, finished=finished)
+        self._sides = sidecars_of(output, files, finished=finished)
         self._first = (output.shard_tokens or 0) if output.first_shard_is_val else 0
         if finished and output.format.sides == "olmo":
             for split in SPLITS:
                 files.drop(f"{split}.rows")
 
-    def append(self, split: SplitName, ids: Tokens, ends: Positions, places: Places) -> None:
+    def append(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance) -> None:
         room = self._first - self._splits["val"].files.tokens
         if split == "train" and room > 0:  # the first shard is the validation set
             inside = int(np.searchsorted(ends, room, side="right"))
@@ -65,7 +65,7 @@ class FormatWriter:
         if len(ids) or len(ends):
             self._append(split, ids, ends, places)
 
-    def copy(self, split: SplitName, ids: Tokens, ends: Positions, places: Places, origin: Origin | None) -> None:
+    def copy(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance, origin: Origin | None) -> None:
         """As append, of tokens that stand in another file already."""
         assert not self._first
         self._append(split, ids, ends, places, origin)
@@ -87,9 +87,9 @@ class FormatWriter:
     def shards(self) -> tuple[Shard, ...]:
         return tuple(shard for grown in self._splits.values() for shard in grown.files.shards())
 
-    def sides(self) -> tuple[SideFile, ...]:
+    def sides(self) -> tuple[SidecarFile, ...]:
         return tuple(
-            SideFile(
+            SidecarFile(
                 name=name,
                 split=None if kind in ("rejects", "inputs") else "val" if name.startswith("val") else "train",
                 kind=kind,
@@ -102,7 +102,7 @@ class FormatWriter:
         )
 
     def _append(
-        self, split: SplitName, ids: Tokens, ends: Positions, places: Places, origin: Origin | None = None
+        self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance, origin: Origin | None = None
     ) -> None:
         begin = self._splits[split].files.tokens
         self._splits[split].files.append(ids, origin)
@@ -111,12 +111,12 @@ class FormatWriter:
             self._close("val" if split == "train" else "train", places[:1])
             self._documents(split, ends + begin, places)
 
-    def _close(self, split: SplitName, place: Places) -> None:
+    def _close(self, split: SplitName, place: Provenance) -> None:
         grown = self._splits[split]
         if grown.files.tokens > grown.end:
             self._documents(split, np.array([grown.files.tokens], np.int64), place)
 
-    def _documents(self, split: SplitName, ends: Positions, places: Places) -> None:
+    def _documents(self, split: SplitName, ends: Positions, places: Provenance) -> None:
         grown = self._splits[split]
         sizes = np.diff(ends, prepend=grown.end)
         some = sizes > 0

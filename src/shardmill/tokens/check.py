@@ -8,7 +8,7 @@ import xxhash
 
 from shardmill.errors import MismatchError
 from shardmill.tokens.encoder import Engines, reference_ids
-from shardmill.tokens.reference import Counts, Ids
+from shardmill.tokens.reference import Ids, TokenCounts
 
 # The share of the CPU time that comparing may take. How much text that is depends on the reference: with tiktoken
 # beside our own engine 0.04 % of it, with tokenizers beside gigatoken about as much.
@@ -28,7 +28,13 @@ class Checker:
         self._worked = self._spent = 0.0  # by all threads; a sum that is lost now and then does not matter
 
     def check(
-        self, block: int, pieces: Sequence[bytes], ids: Ids, counts: Counts, place: Callable[[int], str], worked: float
+        self,
+        block: int,
+        pieces: Sequence[bytes],
+        ids: Ids,
+        counts: TokenCounts,
+        place: Callable[[int], str],
+        worked: float,
     ) -> int:
         """Returns how many bytes were compared. place(i) says where piece i is; worked: CPU seconds that encoding took."""
         self._worked += worked
@@ -51,7 +57,7 @@ class Checker:
         numbers: Iterator[int] | range,
         pieces: Sequence[bytes],
         ids: Ids,
-        counts: Counts,
+        counts: TokenCounts,
         place: Callable[[int], str],
         token: int | None = None,
     ) -> int:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from shardmill.errors import ShardmillError, UsageError
-from shardmill.names import show
 from shardmill.spec import Engine
+from shardmill.system.names import show
 from shardmill.tokens import gigatoken, guard, native
 from shardmill.tokens.gigatoken import Gigatoken
 from shardmill.tokens.guard import Guard
 from shardmill.tokens.native import Native
-from shardmill.tokens.reference import Counts, Fast, Ids, Reference, load_reference
+from shardmill.tokens.reference import Fast, Ids, Reference, TokenCounts, load_reference
 from shardmill.tokens.tokenizer import Tokenizer, read_ranks
 
 _BY_SPEED: tuple[Engine, ...] = ("native", "gigatoken")
@@ -103,7 +103,7 @@ class Encoder:
         self._fast = _fast(engines)
         self.bytes_since_renewal = 0
 
-    def encode(self, pieces: list[bytes], *, suspicious: bool) -> tuple[Ids, Counts]:
+    def encode(self, pieces: list[bytes], *, suspicious: bool) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in a row, and how many each has. Unless suspicious, no piece holds a guarded character."""
         self.bytes_since_renewal += sum(map(len, pieces))
         if self._fast is None:
@@ -186,6 +186,6 @@ def reference_ids(reference: Reference, text: bytes) -> Ids:
         return reference.encode(text)
 
 
-def _join(encoded: list[Ids]) -> tuple[Ids, Counts]:
+def _join(encoded: list[Ids]) -> tuple[Ids, TokenCounts]:
     counts = np.array([len(ids) for ids in encoded], np.int64)
     return (np.concatenate(encoded) if encoded else np.empty(0, np.uint32)), counts

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from shardmill.cuts import Family
 from shardmill.errors import UsageError
+from shardmill.tokens.cuts import Family
 
 Step = dict[str, Any]
 BUILT_IN = "the pattern of GPT-2, which ByteLevel has built in"

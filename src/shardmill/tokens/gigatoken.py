@@ -5,7 +5,7 @@ from importlib import metadata
 
 import numpy as np
 
-from shardmill.tokens.reference import Counts, Ids
+from shardmill.tokens.reference import Ids, TokenCounts
 from shardmill.tokens.tokenizer import Tokenizer
 
 _PRETOKENIZERS = {"r50k_base": "gpt2", "cl100k_base": "cl100k", "o200k_base": "o200k"}
@@ -43,7 +43,7 @@ class Gigatoken:
             del config  # as large as the engine
             self._tokenizer = gigatoken.Tokenizer.from_json(text)
 
-    def encode(self, pieces: list[bytes]) -> tuple[Ids, Counts]:
+    def encode(self, pieces: list[bytes]) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in a row, and how many each has."""
         # encode() would hold the GIL; parallel=True would start threads of its own.
         if len(pieces) <= FEW_PIECES:

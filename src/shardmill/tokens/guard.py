@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shardmill import storage
 from shardmill.errors import ShardmillError
+from shardmill.io import storage
 from shardmill.tokens.reference import Fast, Reference
 from shardmill.tokens.tokenizer import Tokenizer
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shardmill import compiled
 from shardmill.errors import ShardmillError
-from shardmill.tokens.reference import Counts, Ids
+from shardmill.system import compiled
+from shardmill.tokens.reference import Ids, TokenCounts
 from shardmill.tokens.tokenizer import Tokenizer, read_ranks
 
 # Goes up with every change that could change a token; the library tells its own.
@@ -54,7 +54,7 @@ class Native:
         weakref.finalize(self, library.engine_free, self._engine)
         self._dtype = np.dtype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32)
 
-    def encode(self, pieces: list[bytes]) -> tuple[Ids, Counts]:
+    def encode(self, pieces: list[bytes]) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in a row, and how many each has."""
         count = len(pieces)
         sizes = np.fromiter(map(len, pieces), np.int64, count)

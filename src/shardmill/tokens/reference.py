@@ -7,18 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import UsageError
-from shardmill.names import show
+from shardmill.system.names import show
 from shardmill.tokens.families import is_panic
 from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, read_ranks
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
-Counts = npt.NDArray[np.int64]
+TokenCounts = npt.NDArray[np.int64]
 
 
 class Fast(Protocol):
     """A fast engine: the same ids as the reference, the guarded characters aside."""
 
-    def encode(self, pieces: list[bytes]) -> tuple[Ids, Counts]:
+    def encode(self, pieces: list[bytes]) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in a row, and how many each has."""
 
 

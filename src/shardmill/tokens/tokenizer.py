@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.cuts import Cuts, Family
 from shardmill.errors import UsageError
-from shardmill.names import show
+from shardmill.system.names import show
+from shardmill.tokens.cuts import Cuts, Family
 from shardmill.tokens.families import BUILT_IN, family_of, pattern_of
 
 ALIASES = {"gpt2": "r50k_base", "r50k": "r50k_base", "cl100k": "cl100k_base", "o200k": "o200k_base"}

@@ -1,0 +1,338 @@
+"""The files that a format writes: they grow together, with checksums, and get their names together."""
+
+import threading
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from shardmill.errors import OutputError
+from shardmill.io import storage
+from shardmill.io.storage import GrowingFile, Origin
+from shardmill.system.names import show
+
+# Checksums are kept for stretches of this size, so that a damaged one can be named and a job resumed.
+SEGMENT_BYTES = 64 << 20
+_CHUNK_BYTES = 4 << 20
+_SYNC_BYTES = 32 << 20
+_OPEN_FULL = 32  # twice as many while a checkpoint is under way
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileState:
+    """A file as far as it is written: its size, the xxh3-64 of each whole segment, and of the begun one."""
+
+    bytes: int = 0
+    checksums: tuple[str, ...] = ()
+    tail: str | None = None
+
+    @property
+    def all_checksums(self) -> tuple[str, ...]:
+        return self.checksums if self.tail is None else (*self.checksums, self.tail)
+
+
+class OutputFiles:
+    """Files in one folder, by name, which may have a subfolder in it. One that an earlier run began goes on from the state given for it.
+
+    A file that is full is closed at the next sync, or when too many are open: thousands of shards need few descriptors.
+    """
+
+    def __init__(
+        self, folder: Path, states: dict[str, FileState], *, drop_behind: bool, away: Collection[str] = ()
+    ) -> None:
+        """away: those that are in a store already, and not in the folder."""
+        self.folder = folder
+        self._drop_behind = drop_behind
+        self._files: dict[str, _CheckedFile | _AwayFile] = {}
+        self._settled: list[str] = []
+        self._appended = self._released = 0
+        self._full: set[str] = set()
+        self._open_full: list[str] = []
+        self._closing = threading.Lock()
+        self._dropped: set[str] = set()
+        self._unlisted = False
+        self._folders = {folder}
+        for name, state in states.items():
+            if name in away:
+                self._files[name] = _AwayFile(state)
+                self._unlink(name)  # a kill may have left it
+            else:
+                self._files[name] = self._file(name, state)
+                self._appended += state.bytes
+
+    def append(self, name: str, data: memoryview, origin: Origin | None = None) -> None:
+        """origin: where the same bytes stand already."""
+        if name not in self._files:
+            self._files[name] = self._file(name, None)
+            self._unlisted = True
+        self._here(name).append(data, origin)
+        self._appended += data.nbytes
+
+    def _file(self, name: str, state: FileState | None) -> "_CheckedFile":
+        path = self.folder / name
+        if path.parent not in self._folders:
+            storage.make_subfolder(path.parent)
+            self._folders.add(path.parent)
+        return _CheckedFile(path, state, drop_behind=self._drop_behind)
+
+    def _sync_folders(self) -> None:
+        for folder in list(self._folders):  # append may make one meanwhile
+            storage.sync_folder(folder)
+
+    def full(self, name: str) -> None:
+        """Nothing more is appended to this file while the job runs."""
+        self._full.add(name)
+        self._open_full.append(name)
+        if len(self._open_full) > _OPEN_FULL:
+            self._close_full()
+
+    def settle(self, name: str) -> None:
+        """This file is as it will be: nothing is appended, joined or patched any more."""
+        self._settled.append(name)
+
+    def settled(self) -> list[str]:
+        """The settled ones that are in the folder. May run beside append."""
+        return [name for name in list(self._settled) if isinstance(self._files.get(name), _CheckedFile)]
+
+    def remaining(self) -> list[str]:
+        """All that are in the folder."""
+        return sorted(name for name, file in self._files.items() if isinstance(file, _CheckedFile))
+
+    @property
+    def staged(self) -> int:
+        """Bytes in the folder."""
+        return self._appended - self._released
+
+    def size(self, name: str) -> int:
+        return self._here(name).growing.bytes
+
+    def path(self, name: str) -> Path:
+        """Where a file is now."""
+        return self._here(name).growing.where
+
+    def release(self, name: str) -> None:
+        """It is in the store, and the journal says so: remove it here. May run beside append."""
+        with self._closing:
+            file = self._here(name)
+            self._files[name] = _AwayFile(file.state())
+            file.growing.close()
+        self._unlink(name)
+        self._released += file.growing.bytes  # not before: whoever waits for room writes at once
+
+    def _unlink(self, name: str) -> None:
+        for path in (storage.inside(self.folder, name + storage.PARTIAL), storage.inside(self.folder, name)):
+            with storage.writing(path):
+                path.unlink(missing_ok=True)
+
+    def _here(self, name: str) -> "_CheckedFile":
+        file = self._files[name]
+        assert isinstance(file, _CheckedFile), f"{name} is away"
+        return file
+
+    def head(self, name: str, data: bytes) -> None:
+        """Put back the first bytes of a file, which a run that was stopped while it finished may have patched."""
+        growing = self._here(name).growing
+        if growing.read(0, len(data)) != data:
+            growing.patch(0, data)
+
+    def patch(self, name: str, data: bytes) -> None:
+        """Change the first bytes of a file that is done, and its checksums with them."""
+        self._here(name).patch(data)
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Exactly these bytes of what was written."""
+        chunks: list[bytes] = []
+        while length > 0:
+            chunk = self._here(name).growing.read(offset, length)
+            if not chunk:
+                raise _changed(self.folder / name)
+            chunks.append(chunk)
+            offset, length = offset + len(chunk), length - len(chunk)
+        return b"".join(chunks)
+
+    def drop(self, name: str) -> None:
+        """Not part of the result: forgotten now, removed when the others get their names."""
+        file = self._files.pop(name, None)
+        if isinstance(file, _CheckedFile):
+            file.growing.close()
+            self._appended -= file.growing.bytes
+        self._dropped.add(name)
+
+    def verify(self) -> None:
+        """See that what an earlier run left is what it wrote, in the files that go on."""
+        for name, file in self._files.items():
+            if name not in self._full and isinstance(file, _CheckedFile):
+                file.verify()
+
+    def states(self) -> dict[str, FileState]:
+        return {name: file.state() for name, file in self._files.items()}
+
+    def sync(self) -> None:
+        """All that states() said before is on disk after, the names in the folder too. May run beside append."""
+        if unlisted := self._unlisted:  # not one assignment: a file that append creates meanwhile would be forgotten
+            self._unlisted = False
+        files = self._in_folder()
+        self._close_full()
+        for file in files:
+            with self._closing:
+                file.growing.sync()
+        if unlisted:
+            self._sync_folders()
+        storage.reached("data-synced")
+
+    def _close_full(self) -> None:
+        with self._closing:  # by the thread that writes, or the one that makes a checkpoint
+            full, self._open_full = self._open_full, []
+            for name in full:
+                if isinstance(file := self._files[name], _CheckedFile):
+                    file.growing.sync()
+                    file.growing.close()
+
+    def _in_folder(self) -> "list[_CheckedFile]":
+        return [file for file in list(self._files.values()) if isinstance(file, _CheckedFile)]
+
+    def seal(self, *, sync: bool = True) -> None:
+        for file in self._in_folder():
+            file.growing.seal(sync=sync)
+        self._sync_folders()
+        storage.reached("files-sealed")
+
+    def publish(self) -> None:
+        """Give all files their final names."""
+        self.remove_dropped()
+        for name in self.remaining():
+            self._here(name).growing.publish()
+        self._sync_folders()
+        storage.reached("names-synced")
+
+    def remove_dropped(self) -> None:
+        for name in sorted(self._dropped):
+            storage.remove(storage.inside(self.folder, name + storage.PARTIAL))
+
+    def close(self) -> None:
+        for file in self._in_folder():
+            file.growing.close()
+
+    def abandon(self) -> None:
+        for file in self._in_folder():
+            file.growing.abandon()
+        self.remove_dropped()
+        for folder in self._folders - {self.folder}:
+            storage.remove_if_empty(folder)
+
+
+class Syncing:
+    """What is written goes to disk while more is copied, so that little is left to wait for at the end."""
+
+    def __init__(self, files: OutputFiles, *, wanted: bool) -> None:
+        self._files, self._wanted = files, wanted
+        self._bytes = 0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shardmill-sync")
+        self._under_way: Future[None] | None = None
+
+    def written(self, count: int) -> None:
+        self._bytes += count
+        if self._wanted and self._bytes >= _SYNC_BYTES and (self._under_way is None or self._under_way.done()):
+            self._settle()
+            self._under_way, self._bytes = self._pool.submit(self._files.sync), 0
+
+    def _settle(self) -> None:
+        """An error of the disk is told once, to whoever syncs: it must not be lost with the thread."""
+        if self._under_way is not None:
+            self._under_way.result()
+
+    def __enter__(self) -> "Syncing":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown()
+        if kind is None:
+            self._settle()
+
+
+class _AwayFile:
+    """A file that was put in a store and removed here."""
+
+    def __init__(self, state: FileState) -> None:
+        self._state = state
+
+    def state(self) -> FileState:
+        return self._state
+
+
+class _CheckedFile:
+    def __init__(self, path: Path, state: FileState | None, *, drop_behind: bool) -> None:
+        self.growing = GrowingFile(path, at=None if state is None else state.bytes, drop_behind=drop_behind)
+        self._hash = xxhash.xxh3_64()
+        self._room = SEGMENT_BYTES
+        self._checksums: list[str] = []
+        self._given = state
+        if state is not None:
+            self.growing.close()
+
+    def append(self, data: memoryview, origin: Origin | None) -> None:
+        self.verify()
+        self.growing.append(data, origin)
+        self._add(data)
+
+    def patch(self, data: bytes) -> None:
+        assert len(data) <= SEGMENT_BYTES
+        self.verify()
+        self.growing.patch(0, data)
+        first = xxhash.xxh3_64()
+        for chunk in self._read(0, min(SEGMENT_BYTES, self.growing.bytes)):
+            first.update(chunk)
+        if self._checksums:
+            self._checksums[0] = first.hexdigest()
+        else:
+            self._hash = first
+
+    def verify(self) -> None:
+        """Hash the begun segment again, and see that it is what was written."""
+        if self._given is not None:
+            state, self._given = self._given, None
+            self._go_on(state)
+
+    def state(self) -> FileState:
+        if self._given is not None:
+            return self._given
+        begun = self._room < SEGMENT_BYTES
+        return FileState(
+            bytes=self.growing.bytes,
+            checksums=tuple(self._checksums),
+            tail=self._hash.hexdigest() if begun else None,
+        )
+
+    def _add(self, data: memoryview) -> None:
+        while data.nbytes >= self._room:
+            self._hash.update(data[: self._room])
+            self._checksums.append(self._hash.hexdigest())
+            data = data[self._room :]
+            self._hash.reset()
+            self._room = SEGMENT_BYTES
+        self._hash.update(data)
+        self._room -= data.nbytes
+
+    def _go_on(self, state: FileState) -> None:
+        self._checksums = list(state.checksums)
+        for data in self._read(len(state.checksums) * SEGMENT_BYTES, state.bytes):
+            self._add(memoryview(data))
+        if self.state() != state:
+            self.growing.close()
+            raise _changed(self.growing.path)
+
+    def _read(self, at: int, until: int) -> Iterator[bytes]:
+        while at < until:
+            data = self.growing.read(at, min(_CHUNK_BYTES, until - at))
+            if not data:
+                break
+            yield data
+            at += len(data)
+
+
+def _changed(path: Path) -> OutputError:
+    return OutputError(
+        f"{show(path)}: the bytes that an earlier run left are not what it wrote; it was changed, or the disk is failing. Start again with --overwrite, or choose another folder with -o"
+    )

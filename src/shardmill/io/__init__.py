@@ -1,0 +1,1 @@
+"""Bytes in and out: files, pipes, HTTP and object stores, compression, retries, durable writes."""

@@ -1,0 +1,274 @@
+"""A compressed file → a Reader of what it decompresses to: forward, with what is not done with kept.
+
+gzip of many members, zstd of many frames, bzip2 and xz of many streams are each one text. The file is
+taken in pieces of fixed size and place, so how much of it a byte of the text needed is always the same.
+"""
+
+import bz2
+import lzma
+import sys
+import zlib
+from collections import deque
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+from shardmill.io.reading import Reader
+from shardmill.io.snappy import Snappy
+from shardmill.io.spool import Spool
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+try:  # 2.5 times as fast
+    from isal import isal_zlib as deflate
+except ImportError:  # not made for this machine
+    deflate = zlib  # type: ignore[misc]
+
+Compression = Literal["gzip", "zstd", "bzip2", "xz", "snappy"]
+SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
+# What a decompressor may take for itself, unless the files were found to need more: the window of zstd -19.
+LEAST_WINDOW = 8 << 20
+
+_LOOK_BACK = 4 << 10
+_INPUT_BYTES = 64 << 10
+_OUTPUT_BYTES = 256 << 10
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_GZIP_ERROR: Any = deflate.error
+_FAILURES = (zlib.error, _GZIP_ERROR, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError)
+_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
+
+
+class Damaged(Exception):
+    """The stream cannot be continued; the text says why."""
+
+
+def compression_of(head: bytes) -> Compression | None:
+    """What the first bytes of a file say."""
+    if head.startswith(b"\x1f\x8b\x08"):
+        return "gzip"
+    if head.startswith(_ZSTD_MAGIC) or (len(head) >= 8 and int.from_bytes(head[:4], "little") in _SKIPPABLE):
+        return "zstd"
+    if head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
+        return "bzip2"
+    return "xz" if head.startswith(b"\xfd7zXZ\x00") else None
+
+
+def window_of(head: bytes) -> int:
+    """The memory that decompressing will take for itself, as far as the first bytes tell."""
+    match compression_of(head):
+        case "zstd" if head.startswith(_ZSTD_MAGIC) and len(head) >= 18:
+            return max(LEAST_WINDOW, _zstd_window(head))
+        case "xz" if len(head) >= 18 and head[14] == 0x21 and head[15] == 1 and head[16] <= 40:
+            bits = head[16]
+            return max(LEAST_WINDOW, (2 | bits & 1) << (bits // 2 + 11))
+        case _:
+            return LEAST_WINDOW
+
+
+def _zstd_window(head: bytes) -> int:
+    """From the header of a frame: its window, or, in a frame without one, the size of all its text."""
+    flags = head[4]
+    if not flags & 0x20:
+        return (1 << (10 + (head[5] >> 3))) // 8 * (8 + (head[5] & 7))
+    at, size = 5 + (0, 1, 2, 4)[flags & 3], (1, 2, 4, 8)[flags >> 6]
+    return int.from_bytes(head[at : at + size], "little")
+
+
+class Decompressed:
+    """What a compressed file holds, as a Reader. Going back before done_until means starting over.
+
+    spool is a folder for what is long and must be had twice.
+    """
+
+    def __init__(
+        self, source: Reader, kind: Compression, *, max_window: int = LEAST_WINDOW, spool: str | None = None
+    ) -> None:
+        self.path = source.path
+        self._spool = spool
+        self._source = source
+        self._kind = kind
+        self._max_window = max_window
+        self._done = 0
+        self.jump = (0, 0)
+        """A place to begin at, as frame told it to an earlier run, once all before it is done."""
+        self._begin()
+
+    @property
+    def size(self) -> int | None:
+        return self._end if self._at_end else None
+
+    def read(self, offset: int, length: int) -> bytes:
+        """As every Reader; a damaged stream ends where the damage is (see damage)."""
+        if offset < self._kept.start:
+            self._begin()
+        while self._end < offset + length and not self._at_end and self.damage is None:
+            self._advance()
+        return self._kept.read(offset, min(offset + length, self._end))
+
+    def done_until(self, offset: int) -> None:
+        self._done = max(self._done, offset)
+        frame, text = self.jump
+        if self._end < text <= self._done:  # what lies between is not needed
+            self._begin(frame, text)
+            self._done = offset
+        self._drop()
+
+    def frame(self, offset: int) -> tuple[int, int]:
+        """The last place in the file where a decompressor can begin to get the text from offset on, and the text before it."""
+        return max((place for place in self._frames if place[1] <= offset), default=(0, 0))
+
+    def spent(self, offset: int) -> int:
+        """How many bytes of the file it took to get the text up to offset."""
+        for end, taken in self._taken:
+            if end >= offset:
+                return taken
+        return self._taken[-1][1]
+
+    def __enter__(self) -> "Decompressed":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._source.__exit__(kind, error, trace)
+
+    @property
+    def _end(self) -> int:
+        return self._kept.end
+
+    def _begin(self, frame: int = 0, text: int = 0) -> None:
+        self.damage: str | None = None
+        """Why the text ends where it does, when that is not its end."""
+        self._kept = Spool(self.path, self._spool, text)
+        self._done = 0
+        self._at_end = False
+        self._frames: deque[tuple[int, int]] = deque()
+        # Pieces of the file lie at the same places, wherever it is begun.
+        self._read = frame // _INPUT_BYTES * _INPUT_BYTES
+        self._input = b""
+        if frame:
+            self._source.done_until(self._read)
+            self._more_input()
+            self._input = self._input[frame % _INPUT_BYTES :]
+        self._taken: deque[tuple[int, int]] = deque([(text, self._read)])
+        self._member: _Member | None = None
+        self._members = int(frame > 0)
+
+    def _advance(self) -> None:
+        """Decompress a little more."""
+        try:
+            data = self._next_output()
+        except _FAILURES as e:
+            self.damage = self._why(e)
+            data = b""
+        if data:
+            self._kept.append(data)
+        if self._taken[-1][1] == self._read:
+            self._taken[-1] = (self._end, self._read)
+        else:
+            self._taken.append((self._end, self._read))
+        self._drop()
+
+    def _next_output(self) -> bytes:
+        if self._member is not None and self._member.eof:
+            self._input = self._member.unused_data
+            self._member = None
+        if self._member is None:
+            self._next_member()
+            return b""
+        if not self._member.needs_input:
+            return self._member.decompress(b"", _OUTPUT_BYTES)
+        if not self._input and not self._more_input():
+            raise EOFError("the file ends in the middle of it; it was cut short")
+        data, self._input = self._input, b""
+        return self._member.decompress(data, _OUTPUT_BYTES)
+
+    def _more_input(self) -> bool:
+        more = self._source.read(self._read, _INPUT_BYTES)
+        self._read += len(more)
+        self._input += more
+        return bool(more)
+
+    def _next_member(self) -> None:
+        """Begin the next member, frame or stream; zeros after the last are padding."""
+        while len(self._input) < 32 and self._more_input():
+            pass
+        if self._members and self._kind != "zstd":
+            self._input = self._input.lstrip(b"\0")
+            while len(self._input) < 32 and self._more_input():
+                self._input = self._input.lstrip(b"\0")
+        if not self._input:
+            self._at_end = True
+            return
+        if compression_of(self._input) != self._kind and self._kind != "snappy":
+            raise ValueError(f"after {self._members:,} whole parts something else follows")
+        if self._kind != "snappy" and window_of(self._input) > self._max_window:
+            raise ValueError(
+                f"it needs a window of {window_of(self._input) >> 20} MiB of memory, more than the files began with; decompress it first"
+            )
+        self._frames.append((self._read - len(self._input), self._end))
+        self._member = _new_member(self._kind)
+        self._members += 1
+
+    def _why(self, error: Exception) -> str:
+        return f"the {self._kind} data cannot be read on after {self._end:,} bytes of text: {error}"
+
+    def _drop(self) -> None:
+        self._kept.drop(self._done - _LOOK_BACK)
+        while len(self._taken) > 1 and self._taken[0][0] < self._done:
+            self._taken.popleft()
+        while len(self._frames) > 1 and self._frames[1][1] <= self._done:
+            self._frames.popleft()
+        self._source.done_until(max(0, self._read - _INPUT_BYTES))
+
+
+class _Member(Protocol):
+    """One member, frame or stream, as bz2's, lzma's and zstd's objects have it."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    @property
+    def needs_input(self) -> bool: ...
+
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
+
+
+class _Gzip:
+    """zlib's object with the manners of the others."""
+
+    def __init__(self) -> None:
+        self._inner = deflate.decompressobj(wbits=31)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
+        out = self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+        self.needs_input = not self._inner.unconsumed_tail and len(out) < max_length
+        return out
+
+
+def _new_member(kind: Compression) -> _Member:
+    match kind:
+        case "gzip":
+            return _Gzip()
+        case "zstd":
+            return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31})
+        case "bzip2":
+            return bz2.BZ2Decompressor()
+        case "xz":
+            return lzma.LZMADecompressor()
+        case "snappy":  # a page of Parquet; files of it are not read
+            return Snappy()

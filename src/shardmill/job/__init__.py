@@ -1,0 +1,1 @@
+"""A Spec → token files: plan, split, encode, write, resume."""

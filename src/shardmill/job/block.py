@@ -1,0 +1,300 @@
+"""One Block of text → its tokens, each on its side: what a worker does to it."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.rejects import Reject
+from shardmill.errors import ShardmillError
+from shardmill.job import plan
+from shardmill.job.job import Job
+from shardmill.job.plan import Block, Checked, Part
+from shardmill.job.split import Splitter
+from shardmill.record.manifest import Counts
+from shardmill.tokens.encoder import Encoder
+from shardmill.tokens.reference import Ids
+
+Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
+_COUNTED = tuple(field.name for field in dataclasses.fields(Counts))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parsed:
+    """A Block whose Parts have been checked."""
+
+    block: Block
+    checked: tuple[Checked, ...]
+    error: ShardmillError | None = None
+    """What is wrong behind those, in a job with a limit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """The pieces of one Block, column by column (see Pieces), and where the tokens of each end."""
+
+    token_ends: npt.NDArray[np.int64]
+    files: list[int]
+    val: list[bool | None]
+    begins: list[bool]
+    ends: list[bool]
+    """Whether a document with text ends with it."""
+    passages: list[int | None]
+    events: list[tuple[int, str, int]]
+    rejects: list[tuple[int, Reject]]
+    replaced: dict[int, list[int]]
+    places: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Tokens in order that go to one side; None: the side of the run before.
+
+    ends: where documents end among them; places: of each such document its file, and the byte where it begins.
+    """
+
+    val: bool | None
+    tokens: Tokens
+    ends: npt.NDArray[np.int64]
+    places: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Milled:
+    """The tokens of one Block in order, and all that there is to know of it."""
+
+    index: int
+    runs: list[Run]
+    counts: Counts
+    checked_bytes: int
+    after: Position
+    """Where the next Block begins."""
+    rejects: tuple[Reject, ...] = ()
+    trace: Trace | None = None
+    """What is needed to cut it short; only for jobs with a limit."""
+    error: ShardmillError | None = None
+    """What is wrong behind it, unless a limit comes first."""
+    has_text: bool | None = None
+    """Whether the document that stays open at its end has text; None: whatever was so before."""
+    settle: "Callable[[bool], Milled] | None" = None
+    """Where passages were left out: whether the document that goes on here had text before → the result."""
+
+
+def parse(job: Job, block: Block) -> Parsed:
+    """Find what in a Block is bad. In reading order, so that the first bad record is the one named."""
+    checked: list[Checked] = []
+    try:
+        for part in block.parts:
+            checked.append(part.checked(job.rules))
+    except ShardmillError as e:
+        if not job.rules.limited:
+            raise
+        return Parsed(block=block, checked=tuple(checked), error=e)
+    return Parsed(block=block, checked=tuple(checked))
+
+
+def mill_block(job: Job, splitter: Splitter, encoder: Encoder, parsed: Parsed) -> Milled:
+    """One Block of text → its tokens: encode it, compare a sample, put in the end-of-text tokens, part train from val."""
+    began = time.thread_time()
+    block, error = parsed.block, parsed.error
+    rules_of = plan.rules_by_file(job.files, job.rules)
+    found: list[Pieces] = []
+    for part, checked in zip(block.parts, parsed.checked):
+        found.append(pieces := checked.pieces(job.files.base(part.file), rules_of(part.file), splitter.is_val))
+        if pieces.error is not None:
+            at, error = pieces.error
+            pieces.keep(at)
+            break
+    data = [piece for pieces in found for piece in pieces.data]
+    ids, sizes = encoder.encode(data, suspicious=_is_suspicious(job, data))
+    checked_bytes = job.checker.check(
+        block.index,
+        data,
+        ids,
+        sizes,
+        lambda number: _place(parsed.checked, found, number),
+        time.thread_time() - began,
+    )
+    encoded = _Encoded(
+        job=job,
+        block=block,
+        found=found,
+        ids=ids,
+        sizes=sizes,
+        places=_places(job, block.parts, parsed.checked, found),
+        checked_bytes=checked_bytes,
+        error=error,
+    )
+    return encoded.settle(True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Encoded:
+    """A Block with its ids. Kept beside its result only where what was written before it matters."""
+
+    job: Job
+    block: Block
+    found: list[Pieces]
+    ids: Ids
+    sizes: npt.NDArray[np.int64]
+    places: npt.NDArray[np.uint64]
+    checked_bytes: int
+    error: ShardmillError | None
+
+    def settle(self, had_text: bool) -> Milled:
+        """The result, given whether the document that goes on here had text before."""
+        eot, closes, has_text, unsure = _marked(self.job, self.found, had_text=had_text)
+        tokens, token_ends = _with_eot(self.job, eot, self.ids, self.sizes)
+        trace = _trace(self.block, self.found, token_ends, closes, self.places)
+        return Milled(
+            index=self.block.index,
+            runs=runs_of(trace, tokens),
+            counts=count(trace, self.block.input_bytes),
+            checked_bytes=self.checked_bytes,
+            after=self.block.after,
+            rejects=tuple(reject for _, reject in trace.rejects),
+            trace=trace if self.job.rules.limited else None,
+            error=self.error,
+            has_text=has_text,
+            settle=self.settle if unsure else None,
+        )
+
+
+def _is_suspicious(job: Job, data: list[bytes]) -> bool:
+    """Whether there is a character that the fast engine gets wrong."""
+    guard = job.engines.guard
+    if guard is None or not guard.code_points:
+        return False
+    # One look at all of them: a NUL between them makes no character of two halves.
+    return bool(guard.find(data[0] if len(data) == 1 else b"\0".join(data)))
+
+
+def _places(
+    job: Job, parts: tuple[Part, ...], checked: tuple[Checked, ...], found: list[Pieces]
+) -> npt.NDArray[np.uint64]:
+    """Of each piece, the file and the byte or record where its document begins; zeros if nobody asks."""
+    places = np.zeros((sum(len(pieces.data) for pieces in found), 2), np.uint64)
+    at = 0
+    for part, good, pieces in zip(parts, checked, found) if job.writes.needs_places else ():
+        until = at + len(pieces.data)
+        places[at:until, 0] = part.file
+        places[at:until, 1] = good.origins(pieces)
+        at = until
+    return places
+
+
+def runs_of(trace: Trace, tokens: Tokens) -> list[Run]:
+    """The tokens of a Block, cut where the side changes."""
+    val, ends, places = trace.val, trace.token_ends, trace.places
+    document_ends = np.array(trace.ends, np.bool_)
+    turns = [0, *(i for i in range(1, len(val)) if val[i] is not val[i - 1])] if val else []
+    runs = []
+    for first, after in zip(turns, [*turns[1:], len(val)], strict=True) if val else ():
+        start, stop = int(ends[first - 1]) if first else 0, int(ends[after - 1])
+        ended = document_ends[first:after]
+        inside = ends[first:after][ended] - start
+        runs.append(Run(val=val[first], tokens=tokens[start:stop], ends=inside, places=places[first:after][ended]))
+    return runs
+
+
+def _marked(job: Job, found: list[Pieces], *, had_text: bool) -> tuple[list[bool], list[bool], bool | None, bool]:
+    """Which pieces get an end-of-text token; with which a document ends; whether the one that stays open has text, None:
+    as before; and whether had_text, of the document that goes on here, mattered.
+
+    A document counts if it has text: passages that were left out have none.
+    """
+    after = job.eot_side == "after"
+    closes = [flag for pieces in found for flag in pieces.ends]
+    begun = [flag for pieces in found for flag in pieces.begins]
+    leaves_out = job.rules.wanted is not None or job.rules.on_error == "skip"
+    if not leaves_out or not any(pieces.passages for pieces in found):
+        return (closes if after else begun), closes, True if closes else None, False
+    has_text: bool | None = None
+    unsure, at = False, 0
+    for pieces in found:
+        for data, begins, ends in zip(pieces.data, pieces.begins, pieces.ends, strict=True):
+            has_text = False if begins else has_text
+            before = had_text if has_text is None else has_text
+            unsure |= has_text is None and (ends or bool(data))
+            begun[at], closes[at] = bool(data) and not before, ends and (before or bool(data))
+            has_text = True if data else has_text
+            at += 1
+    return (closes if after else begun), closes, has_text, unsure
+
+
+def _with_eot(
+    job: Job, eot: list[bool], ids: Ids, sizes: npt.NDArray[np.int64]
+) -> tuple[Tokens, npt.NDArray[np.int64]]:
+    """The ids of a Block with their end-of-text tokens, as the file has them, and where each piece ends."""
+    if job.eot_id is None:
+        return ids.astype(job.dtype, copy=False), np.cumsum(sizes)
+    after, marked = job.eot_side == "after", np.array(eot, np.bool_)
+    ends = np.cumsum(sizes + marked)
+    places = ends[marked] - 1 if after else (ends - sizes - 1)[marked]
+    tokens = np.empty(int(ends[-1]) if len(ends) else 0, job.dtype)
+    is_text = np.ones(len(tokens), np.bool_)
+    is_text[places] = False
+    tokens[places] = job.eot_id
+    tokens[is_text] = ids
+    return tokens, ends
+
+
+def _trace(
+    block: Block,
+    found: list[Pieces],
+    token_ends: npt.NDArray[np.int64],
+    closes: list[bool],
+    places: npt.NDArray[np.uint64],
+) -> Trace:
+    """All pieces of a Block in a row."""
+    events: list[tuple[int, str, int]] = []
+    rejects: list[tuple[int, Reject]] = []
+    replaced: dict[int, list[int]] = {}
+    first = 0
+    for pieces in found:
+        events += [(first + at, name, number) for at, name, number in pieces.events]
+        rejects += [(first + at, reject) for at, reject in pieces.rejects]
+        replaced |= {first + at: inside for at, inside in pieces.replaced.items()}
+        first += len(pieces.data)
+    return Trace(
+        token_ends=token_ends,
+        files=[part.file for part, pieces in zip(block.parts, found) for _ in pieces.data],
+        val=[side for pieces in found for side in pieces.val],
+        begins=[flag for pieces in found for flag in pieces.begins],
+        ends=closes,
+        passages=[pieces.passages[i] if pieces.passages else None for pieces in found for i in range(len(pieces.data))],
+        events=events,
+        rejects=rejects,
+        replaced=replaced,
+        places=places,
+    )
+
+
+def count(trace: Trace, input_bytes: int, pieces: int | None = None) -> Counts:
+    """What there is in a Block, or in its first pieces and before them."""
+    last = len(trace.val) if pieces is None else pieces - 1
+    counts = dict.fromkeys(_COUNTED, 0)
+    for at, name, number in trace.events:
+        if at <= last:
+            counts[name] += number
+    for side, begins, passages in zip(trace.val[:pieces], trace.begins, trace.passages):
+        counts["documents"] += begins
+        if passages is None:
+            counts["documents_val"] += begins and side is True
+        else:
+            counts["passages"] += passages
+            counts["passages_val"] += passages if side else 0
+    counts["documents"] += counts["documents_empty"] + counts["documents_rejected"] + counts["documents_unsampled"]
+    return Counts(**{**counts, "input_bytes": input_bytes})
+
+
+def _place(checked: tuple[Checked, ...], found: list[Pieces], number: int) -> str:
+    for part, pieces in zip(checked, found):
+        if number < len(pieces.data):
+            return part.place_of(number, pieces.offsets[number])
+        number -= len(pieces.data)
+    raise AssertionError("no such piece")

@@ -1,0 +1,90 @@
+"""Results in order → as much of them as --limit-documents and --limit-tokens allow, to the token."""
+
+import dataclasses
+
+import numpy as np
+
+from shardmill.job.block import Milled, Tokens, Trace, count, runs_of
+from shardmill.job.job import Job
+
+
+class Truncation:
+    """Counts what is written; take() gives back what of the next result is still wanted.
+
+    So many documents had ended, tokens were written and bytes read before; has_text: the document that was open had text.
+    """
+
+    def __init__(self, job: Job, ended: int, tokens: int, input_bytes: int, *, has_text: bool = False) -> None:
+        limits = job.spec.limit_documents, job.spec.limit_tokens
+        self._documents, self._tokens = (
+            None if limit is None else limit - done for limit, done in zip(limits, (ended, tokens), strict=True)
+        )
+        self._job = job
+        self._input_bytes = input_bytes
+        self.has_text = has_text
+        self.full = self._documents == 0 or self._tokens == 0
+
+    def take(self, milled: Milled) -> Milled:
+        """The result, or its beginning when the limit is in it; then full is set. Raises the error it ends with, if not."""
+        if milled.settle is not None:
+            milled = milled.settle(self.has_text)
+        self.has_text = self.has_text if milled.has_text is None else milled.has_text
+        milled = self._cut(milled)
+        if milled.error is not None and not self.full:
+            raise milled.error
+        return milled
+
+    def _cut(self, milled: Milled) -> Milled:
+        trace = milled.trace
+        if trace is None or self.full:
+            return milled
+        total = int(trace.token_ends[-1]) if len(trace.token_ends) else 0
+        tokens, pieces = total, len(trace.token_ends)
+        if self._documents is not None:
+            closed = np.flatnonzero(trace.ends)
+            if len(closed) >= self._documents:
+                pieces = int(closed[self._documents - 1]) + 1
+                tokens, self.full = int(trace.token_ends[pieces - 1]), True
+            else:
+                self._documents -= len(closed)
+        if self._tokens is not None:
+            if tokens >= self._tokens:
+                tokens, self.full = self._tokens, True
+                pieces = min(pieces, int(np.searchsorted(trace.token_ends, tokens)) + 1)
+            self._tokens -= tokens
+        if not self.full:
+            self._input_bytes += milled.counts.input_bytes
+            return milled
+        return self._beginning(milled, trace, pieces, tokens)
+
+    def _beginning(self, milled: Milled, trace: Trace, pieces: int, tokens: int) -> Milled:
+        """Counted are the bytes of the files before the one where the limit is: they do not depend on blocks."""
+        spent = self._job.files.base(trace.files[pieces - 1]) - self._input_bytes
+        written = np.concatenate([run.tokens for run in milled.runs])[:tokens]
+        last = pieces - 1
+        beginning = dataclasses.replace(
+            trace,
+            val=trace.val[:pieces],
+            token_ends=np.append(trace.token_ends[:last], tokens),
+            ends=[*trace.ends[:last], True],  # the document that is cut ends here
+            places=trace.places[:pieces],
+        )
+        counts = count(trace, spent, pieces)
+        behind = self._replaced_behind(trace, last, written)
+        return dataclasses.replace(
+            milled,
+            runs=runs_of(beginning, written),
+            counts=dataclasses.replace(counts, replaced_characters=counts.replaced_characters - behind),
+            rejects=tuple(reject for at, reject in trace.rejects if at < pieces),
+        )
+
+    def _replaced_behind(self, trace: Trace, piece: int, written: Tokens) -> int:
+        """How many characters were replaced in the last piece, behind its last token that is written."""
+        places = trace.replaced.get(piece, [])
+        if not places or len(written) == trace.token_ends[piece]:
+            return 0
+        inside = written[int(trace.token_ends[piece - 1]) if piece else 0 :]
+        if self._job.eot_side == "before" and inside[0] == self._job.eot_id:
+            inside = inside[1:]
+        size = len(self._job.engines.reference.decode(inside.tolist()))
+        return sum(place >= size for place in places)

@@ -1,0 +1,180 @@
+"""Workers: Blocks are read, milled in parallel, and handed on in order.
+
+    mill_blocks  starts the workers and waits for them
+    _work        a worker: take a Block, mill it (block.py), hand it in
+    _Pipeline        between them: Blocks out in order, results out in order
+
+Workers are threads: reading, checking, encoding and writing all release the GIL.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from shardmill.documents.pieces import Position
+from shardmill.errors import ShardmillError
+from shardmill.job import budget, plan
+from shardmill.job.block import Milled, mill_block, parse
+from shardmill.job.job import Job
+from shardmill.job.plan import Block
+from shardmill.job.split import Splitter
+from shardmill.system import machine
+from shardmill.tokens.encoder import Encoder
+
+# An encoder that has seen less than this is not worth renewing: the memory is elsewhere.
+_RENEW_AFTER_BYTES = 512 << 10
+_IDLE_SECONDS = 0.1
+_PRESSURE_SECONDS = 1.0
+# How long a stopped job waits for what is being encoded; what is not ready by then is encoded again later.
+_LEAVE_SECONDS = 2.0
+
+
+def mill_blocks(
+    job: Job,
+    splitter: Splitter,
+    start: Position,
+    index: int,
+    write: Callable[[Milled], bool],
+    idle: Callable[[], object],
+    halt: threading.Event | None = None,
+) -> None:
+    """Mill the Blocks from start on and give each to write, in order, one at a time, until it wants no more.
+
+    Calls idle a few times a second. halt is set when nothing more will be written, also if write is at work still.
+
+    Passes on the first error any of the workers met. A Block's error counts as its result, so the first in
+    the text is the one told.
+    """
+    halt = halt or threading.Event()
+    blocks = plan.blocks(job.files, job.rules, start, index, drop_behind=job.big, stop=halt)
+    line = _Pipeline(job, blocks, index, write, halt)
+    threads = [
+        threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)
+        for n in range(job.budget.workers)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        line.wait(idle)
+    finally:
+        line.stop()
+        until = time.monotonic() + _LEAVE_SECONDS
+        for thread in filter(threading.Thread.is_alive, threads):
+            thread.join(max(0.0, until - time.monotonic()))
+        line.wait_for_writer()
+
+
+def _work(job: Job, splitter: Splitter, line: "_Pipeline") -> None:
+    try:
+        encoder = Encoder(job.engines)
+        while (block := line.take()) is not None:
+            if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and (line.pressed or budget.over(job.budget)):
+                encoder.renew()
+                machine.give_back_freed_memory()
+            try:
+                result: Milled | ShardmillError = mill_block(job, splitter, encoder, parse(job, block))
+            except ShardmillError as e:
+                result = e
+            line.hand_in(block.index, result)  # what this raises stops the line, whichever Block it is about
+    except BaseException as e:  # the thread's boundary: the job stops, and the caller hears of it
+        line.stop(e)
+    finally:
+        line.leave()
+
+
+class _Pipeline:
+    """Blocks go out in order; results are written in order, by whoever brings the one that is due.
+
+    What is in flight is bounded, and is the least possible while the machine is short of memory.
+    """
+
+    def __init__(
+        self, job: Job, blocks: Iterator[Block], index: int, write: Callable[[Milled], bool], halt: threading.Event
+    ) -> None:
+        self.pressed = False
+        self._blocks = blocks
+        self._next = self._due = index
+        self._write = write
+        self._halt = halt
+        self._reading = threading.Lock()
+        self._room = threading.Semaphore(job.budget.in_flight)
+        self._handing = threading.Lock()
+        self._ready: dict[int, Milled | ShardmillError] = {}
+        self._writing = False
+        self._at_work = job.budget.workers
+        self._over = threading.Event()
+        self._stopped = False
+        self._error: BaseException | None = None
+
+    def take(self) -> Block | None:
+        """The next Block, or None when there will be no more. Waits while too much is in flight."""
+        self._room.acquire()
+        with self._reading:
+            try:
+                block = None if self._stopped else next(self._blocks, None)
+            except ShardmillError as e:
+                self.hand_in(self._next, e)
+                return None
+            self._next += 1
+        while block is not None and self.pressed and not self._stopped and block.index != self._due:
+            time.sleep(_IDLE_SECONDS)  # one Block at a time
+        return block
+
+    def hand_in(self, index: int, result: Milled | ShardmillError) -> None:
+        with self._handing:
+            self._ready[index] = result
+            if self._writing:
+                return
+            self._writing = True
+        while True:
+            with self._handing:
+                due = self._ready.pop(self._due, None)
+                if due is None or self._stopped or isinstance(due, ShardmillError):
+                    self._writing = False
+                    break
+            try:
+                more = self._write(due)
+            except BaseException:
+                self._stopped, self._writing = True, False
+                raise
+            self._due += 1
+            self._room.release()
+            if not more:
+                self.stop()
+        if isinstance(due, ShardmillError) and not self._stopped:  # what lies behind a limit does not matter
+            raise due
+
+    def wait(self, idle: Callable[[], object]) -> None:
+        """Until all is written, or something stopped the line, which it raises."""
+        looked = 0.0
+        while not self._over.wait(_IDLE_SECONDS):
+            idle()
+            if time.monotonic() - looked > _PRESSURE_SECONDS:
+                self.pressed = machine.under_pressure()
+                looked = time.monotonic()
+        idle()
+        if self._error is not None:
+            raise self._error
+
+    def wait_for_writer(self) -> None:
+        """Whoever is writing ends what it began: its files will be closed."""
+        while self._writing:
+            time.sleep(0.001)
+
+    def leave(self) -> None:
+        """A worker's last word."""
+        self._room.release()
+        with self._handing:
+            self._at_work -= 1
+            if not self._at_work:
+                self._over.set()
+
+    def stop(self, error: BaseException | None = None) -> None:
+        with self._handing:
+            self._stopped = True
+            self._halt.set()  # a worker may be waiting for the network or a pipe
+            if error is not None:
+                self._error = self._error or error
+                self._over.set()
+        for _ in range(self._at_work):
+            self._room.release()

@@ -1,0 +1,1 @@
+"""What a job writes about itself: the manifest, the journal, the list of inputs."""

@@ -1,0 +1,183 @@
+"""The inputs as a manifest has them: up to 4,096 in a list; of more, how many, and a file beside it with a line for each.
+
+A manifest is read whole, by people too. A million inputs in it would be 100 MB, so they stand in
+manifest.inputs.jsonl, and the manifest has its checksum. All of it is streamed.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+import xxhash
+
+from shardmill.errors import OutputError, ShardmillError
+from shardmill.inputs.input_files import InputFiles
+from shardmill.io import reading, storage
+from shardmill.io.fileset import FileSet
+from shardmill.record.manifest import INPUTS_NAME, RUN_NAME, check_input, differences, load, when
+from shardmill.system.names import show
+
+NAME = INPUTS_NAME
+# Also the most files that are looked into: more would take longer than a user waits for an answer.
+MOST = 4096
+_LONGEST_LINE = 1 << 20
+_LARGEST_RUN = 1 << 30
+_SHOWN = 20
+_LINES_AT_ONCE = 4096
+_READ_BYTES = 1 << 20
+
+Inputs = list[dict[str, Any]] | dict[str, Any]
+"""As in a manifest's job: each input, or {"files": how many, "bytes": of all, "list": NAME, "xxh3_128": of that file}."""
+
+
+def describe(files: InputFiles) -> Inputs:
+    """As they are when this is first asked: what is put in their place later is not what was milled."""
+    if "inputs" not in files.noted:
+        files.noted["inputs"] = (
+            [json.loads(line) for line in lines_of(files)]
+            if len(files) <= MOST
+            else summary(lines_of(files), len(files), files.total_bytes if files.known else None)
+        )
+    found: Inputs = files.noted["inputs"]
+    return found
+
+
+def summary(lines: Iterable[bytes], count: int, total_bytes: int | None) -> dict[str, Any]:
+    digest = xxhash.xxh3_128()
+    for line in lines:
+        digest.update(line)
+    return {"files": count, "bytes": total_bytes, "list": NAME, "xxh3_128": digest.hexdigest()}
+
+
+def count(inputs: Inputs) -> int:
+    return int(inputs["files"]) if isinstance(inputs, dict) else len(inputs)
+
+
+def total_bytes(inputs: Inputs) -> int | None:
+    """Of all inputs together; None: one was a pipe."""
+    if isinstance(inputs, dict):
+        return None if inputs["bytes"] is None else int(inputs["bytes"])
+    sizes = [entry["bytes"] for entry in inputs]
+    return None if None in sizes else sum(sizes)
+
+
+def lines_of(files: InputFiles) -> Iterator[bytes]:
+    """A line of JSON for each input: its path and size, and what else tells a changed one from it."""
+    sampled = len(files) <= MOST
+    special = bool(files.special)
+    for number, (path, size) in enumerate(zip(files.paths, files.sizes.data, strict=True)):
+        entry = f'"bytes": {size}, "path": {encode_basestring_ascii(path)}'
+        if sampled or special:
+            file = files[number]
+            entry = entry if file.size is not None else entry.replace('"bytes": 0', '"bytes": null', 1)
+            if file.version:
+                entry += f', "version": {encode_basestring_ascii(file.version)}'
+            elif sampled and file.local:
+                entry += f', "sample": "{reading.sample(path)}"'
+        yield f"{{{entry}}}\n".encode()
+
+
+def lines_in(there: FileSet, inputs: Inputs) -> Iterator[bytes]:
+    """The same of the inputs that the manifest or journal there tells of."""
+    if isinstance(inputs, list):
+        yield from (json.dumps(entry, sort_keys=True).encode() + b"\n" for entry in inputs)
+        return
+    name = NAME if there.size(NAME) is not None else NAME + storage.PARTIAL
+    at, rest = 0, b""
+    while data := there.read(name, at, _READ_BYTES):
+        at += len(data)
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            raise _not_a_list(there.path(name))
+        yield from (_checked(line, there.path(name)) + b"\n" for line in lines)
+    if rest:
+        yield _checked(rest, there.path(name))
+
+
+def _checked(line: bytes, path: str) -> bytes:
+    """A line of the list, which may be damaged or a stranger's."""
+    try:
+        check_input(json.loads(line))
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
+        raise _not_a_list(path) from e
+    return line
+
+
+def _not_a_list(path: str) -> OutputError:
+    return OutputError(f"{show(path)}: is not a list of inputs that shardmill wrote; it was changed since")
+
+
+def in_pieces(lines: Iterator[bytes]) -> Iterator[memoryview]:
+    """Many lines at a time."""
+    while some := b"".join(itertools.islice(lines, _LINES_AT_ONCE)):
+        yield memoryview(some)
+
+
+def changes(there: FileSet, before: Inputs, files: InputFiles, *, paths: bool = True) -> list[str]:
+    """How the inputs that a manifest or journal tells of differ from these, the first of them; paths aside if not wanted."""
+    told: list[str] = []
+    if moved := count(before) != len(files):
+        told.append(f"inputs: were {count(before):,}, are now {len(files):,}")
+    try:
+        pairs = itertools.zip_longest(lines_in(there, before), lines_of(files))
+        for number, (one, other) in enumerate(pairs):
+            if one == other:
+                continue
+            old, new = (_entry(line, paths=paths) for line in (one, other))
+            if moved and (paths or old is None or new is None):  # from here on all are other ones
+                was, now = (show(repr(entry["path"])) if entry and paths else "none" for entry in (old, new))
+                return [*told, f"inputs[{number}]: was {was}, is now {now}"]
+            told += differences(old or {}, new or {}, f"inputs[{number}].")
+            if len(told) > _SHOWN:
+                break
+    except (ShardmillError, FileNotFoundError, ValueError, TypeError, KeyError) as e:
+        told.append(f"inputs: are others, and {NAME}, which has them, cannot be read ({type(e).__name__})")
+    return told
+
+
+def _entry(line: bytes | None, *, paths: bool) -> dict[str, Any] | None:
+    if line is None:
+        return None
+    entry = dict(json.loads(line))
+    return entry if paths else {**entry, "path": ""}
+
+
+def times(files: InputFiles) -> list[int] | dict[str, Any]:
+    """When the inputs were modified, in nanoseconds: each, or the last of them and a checksum of all."""
+    if len(files) <= MOST:
+        return [file.modified_ns for file in files]
+    digest = xxhash.xxh3_128_hexdigest(files.modified.astype("<i8", copy=False).data)
+    return {"last": int(files.modified.max()), "xxh3_128": digest}
+
+
+def modified_since(before: Any, files: InputFiles) -> list[str]:
+    """Inputs that were modified since times() gave this. Of many, those are named that are newer than all were."""
+    now = times(files)
+    if now == before:
+        return []
+    if isinstance(now, list):
+        return [
+            f"{show(files.path(number))}: was modified {when(was)}, is now {when(time)}"
+            for number, (was, time) in enumerate(zip(before, now, strict=True))
+            if was != time
+        ]
+    last = int(before["last"])
+    newer = (files.modified > last).nonzero()[0]
+    told = [
+        f"{show(files.path(number))}: was modified {when(int(files.modified[number]))}, and of all inputs the last {when(last)}"
+        for number in newer[:_SHOWN].tolist()
+    ]
+    if len(newer) > _SHOWN:
+        told.append(f"inputs: {len(newer):,} are newer in all")
+    return told or ["inputs: some have other times than before, none a later one: older files were put in their place"]
+
+
+def modified(there: FileSet, files: InputFiles) -> list[str]:
+    """Inputs of the complete job there that were modified since, as far as run.json knows."""
+    try:
+        run = load(there.whole(RUN_NAME, _LARGEST_RUN) or b"{}", there.path(RUN_NAME))
+        return modified_since(run["inputs_modified_ns"], files)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, ShardmillError):
+        return []

@@ -1,0 +1,1 @@
+"""Finished outputs: open, inspect, verify, merge, convert."""

@@ -1,0 +1,111 @@
+"""A Corpus → what is in it: tokens, documents, their lengths, the most frequent tokens, and samples to read."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.formats.shards import Tokens
+from shardmill.results.corpus import CHUNK_TOKENS, Corpus, Split
+
+# Frequencies are counted in this many tokens, spread evenly: enough for the share of every frequent token.
+_COUNTED_TOKENS = 32 << 20
+_LENGTH_BINS = 64
+_MOST_IDS = 1 << 22  # no vocabulary is as large; damaged tokens may be
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """How long documents are, in tokens. The quantiles are exact up to a power of two, taken as its middle."""
+
+    documents: int
+    shortest: int
+    longest: int
+    mean: float
+    histogram: tuple[tuple[int, int], ...]
+    """(n, count): so many documents have at least n and fewer than 2n tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitStatistics:
+    split: str
+    files: int
+    tokens: int
+    lengths: Lengths | None
+    """None: where documents end is not known."""
+    frequent: tuple[tuple[int, int], ...]
+    """(token, count), the most frequent first, among counted_tokens."""
+    counted_tokens: int
+
+
+def statistics(split: Split, most: int = 10) -> SplitStatistics:
+    counts, counted = _frequencies(split)
+    order = np.argsort(-counts, kind="stable")[:most]
+    return SplitStatistics(
+        split=split.name,
+        files=len(split.files),
+        tokens=len(split),
+        lengths=_lengths(split) if split.knows_documents else None,
+        frequent=tuple((int(token), int(counts[token])) for token in order if counts[token]),
+        counted_tokens=counted,
+    )
+
+
+def spell(corpus: Corpus, tokens: Tokens) -> Iterator[str]:
+    """The text of each token, safe to print. A character of several tokens is shown with its last."""
+    pending: list[int] = []
+    for token in tokens.tolist():
+        pending.append(token)
+        text = corpus.text(pending)
+        try:
+            shown = text.decode()
+        except UnicodeDecodeError:
+            if len(pending) < 4:
+                yield ""
+                continue
+            shown = text.decode("utf-8", "replace")
+        pending = []
+        yield printable(shown)
+    if pending:
+        yield printable(corpus.text(pending).decode("utf-8", "replace"))
+
+
+def printable(text: str) -> str:
+    """Text that cannot command a terminal: what is not printable is spelled, newlines aside."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def _frequencies(split: Split) -> tuple[npt.NDArray[np.int64], int]:
+    counts = np.zeros(1 << 16, np.int64)
+    stride = max(1, -(-len(split) // _COUNTED_TOKENS))
+    counted = 0
+    for start in range(0, len(split), CHUNK_TOKENS * stride):
+        tokens = split.read(start, min(start + CHUNK_TOKENS, len(split)))
+        found = np.bincount(tokens[tokens < _MOST_IDS])
+        if len(found) > len(counts):
+            counts = np.concatenate([counts, np.zeros(len(found) - len(counts), np.int64)])
+        counts[: len(found)] += found
+        counted += len(tokens)
+    return counts, counted
+
+
+def _lengths(split: Split) -> Lengths:
+    bins = np.zeros(_LENGTH_BINS, np.int64)
+    last = documents = longest = 0
+    shortest = 1 << 62
+    for ends in split.document_ends():
+        sizes = np.diff(ends, prepend=last)
+        sizes = sizes[sizes > 0]
+        last = int(ends[-1])
+        if len(sizes):
+            bins += np.bincount(np.log2(sizes).astype(np.int64), minlength=_LENGTH_BINS)
+            documents += len(sizes)
+            shortest, longest = min(shortest, int(sizes.min())), max(longest, int(sizes.max()))
+    return Lengths(
+        documents=documents,
+        shortest=shortest if documents else 0,
+        longest=longest,
+        mean=round(last / documents, 2) if documents else 0.0,
+        histogram=tuple((1 << power, int(count)) for power, count in enumerate(bins) if count),
+    )

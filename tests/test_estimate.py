@@ -1,0 +1,105 @@
+"""Estimates: exact on small inputs, and an interval that holds on large ones."""
+
+import random
+
+import pytest
+
+from shardmill import Limits, Spec, estimate, prepare
+from shardmill.errors import TemporaryError
+from shardmill.job.estimate import _extrapolate
+
+
+def write_corpus(path, documents, seed=0):
+    """Documents of very different length and kind, so that the samples differ."""
+    rng = random.Random(seed)
+    words = [bytes(rng.choice(b"etaoinshrdlu") for _ in range(rng.randint(1, 12))).decode() for _ in range(5000)]
+    with open(path, "w") as f:
+        for _ in range(documents):
+            kind = rng.random()
+            text = (
+                "".join(map(str, rng.choices(range(1000), k=300)))
+                if kind < 0.2
+                else " ".join(rng.choices(words, k=rng.randint(5, 800)))
+            )
+            f.write(text + "\n\n\n")
+
+
+def test_a_small_input_is_counted_exactly(tmp_path):
+    write_corpus(tmp_path / "a.txt", 200)
+    spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", separator="\\n\\n\\n", val_fraction=0.1)
+    told, made = estimate(spec), prepare(spec).manifest
+    assert told.tokens.low == told.tokens.middle == told.tokens.high == made.tokens
+    assert told.documents.middle == made.counts.documents == 200
+    assert told.output_bytes.middle == sum(file.bytes for file in made.files)
+
+
+@pytest.mark.parametrize("format", ["mds", "llmc"])
+def test_headers_take_room_too(tmp_path, format):
+    """Those of mds take twice as much as the tokens, if a sample is one token."""
+    write_corpus(tmp_path / "a.txt", 50)
+    sample = {"sample_tokens": 1} if format != "llmc" else {}
+    choices = {"format": format, "shard_tokens": 500, "split": "hash", "val_fraction": 0, **sample}
+    spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", separator="\\n\\n\\n", **choices)
+    told, made = estimate(spec), prepare(spec).manifest
+    written = sum(file.bytes for file in made.files)
+    assert written > 1.02 * made.tokens * 2 and abs(told.output_bytes.middle - written) < 0.02 * written
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_interval_holds_the_truth_for_a_larger_input(tmp_path, seed):
+    write_corpus(tmp_path / "a.txt", 6000, seed)
+    spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", separator="\\n\\n\\n")
+    told, made = estimate(spec), prepare(spec).manifest
+    assert told.sampled_bytes < told.input_bytes / 2
+    assert told.tokens.low <= made.tokens <= told.tokens.high
+    assert told.tokens.high - told.tokens.low < 0.2 * made.tokens
+    assert told.documents.low <= made.counts.documents <= told.documents.high
+
+
+def test_the_interval_holds_19_times_in_20():
+    rng, held = random.Random(4), 0
+    population = [(rng.randint(50, 200), rng.random()) for _ in range(20000)]
+    rows = [(size, int(size * share)) for size, share in population]
+    total, truth = sum(size for size, _ in rows), sum(count for _, count in rows)
+    for _ in range(300):
+        picked = rng.sample(rows, 256)
+        found = _extrapolate([size for size, _ in picked], [count for _, count in picked], total)
+        held += found.low <= truth <= found.high
+    assert 0.91 <= held / 300 <= 0.99
+
+
+def test_a_result_that_cannot_fit_is_refused_before_the_work(tmp_path, monkeypatch):
+    write_corpus(tmp_path / "a.txt", 200)
+    monkeypatch.setattr("shardmill.io.storage.free_bytes", lambda _: 1000)
+    with pytest.raises(TemporaryError, match="1,000 free"):
+        prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_result_that_may_not_fit_gets_a_warning(tmp_path, monkeypatch):
+    write_corpus(tmp_path / "a.txt", 6000)
+    spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out")
+    told = estimate(spec, limits=Limits(workers=1))
+    monkeypatch.setattr(
+        "shardmill.io.storage.free_bytes", lambda _: (told.output_bytes.low + told.output_bytes.high) // 2
+    )
+    assert any("may take up to" in note for note in prepare(spec).notes)
+
+
+def test_bad_bytes_do_not_stop_an_estimate(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"good \xff\xfe bad " * 600000)
+    assert estimate(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out")).tokens.middle > 0
+
+
+def test_many_small_files_are_estimated_from_whole_ones(tmp_path):
+    # A word that is cut counts for more in a short text: from the second halves of files, it was 9 % too much.
+    rng = random.Random(5)
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "harbour", "walls", "while", "gulls", "cry"]
+    (tmp_path / "in").mkdir()
+    for number in range(5000):
+        (tmp_path / f"in/{number}.txt").write_text(" ".join(rng.choices(words, k=rng.randint(10, 40))))
+    spec = Spec(inputs=[tmp_path / "in"], output=tmp_path / "out")
+    told, made = estimate(spec), prepare(spec).manifest
+    assert told.documents.low == told.documents.high == made.counts.documents == told.files == 5000
+    assert told.sampled_bytes < told.input_bytes / 10
+    assert abs(told.tokens.middle - made.tokens) < 0.02 * made.tokens

@@ -1,0 +1,130 @@
+"""Workers hand on their Blocks in order, one at a time, whatever happens to some of them."""
+
+import random
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from shardmill.documents.pieces import BEGINNING
+from shardmill.errors import InputError, TemporaryError
+from shardmill.job import workers
+from shardmill.system import machine
+
+
+@pytest.fixture
+def mill(monkeypatch):
+    """mill_blocks over numbered Blocks; what is done to each is given."""
+
+    def run(count, do=lambda _: None, *, write=lambda _: None, count_of_workers=3, fail_reading_at=None):
+        written, at_work, most = [], [0], [0]
+
+        def blocks(*_, **__):
+            for index in range(count):
+                if index == fail_reading_at:
+                    raise InputError("cannot be read")
+                yield SimpleNamespace(index=index)
+
+        def mill_block(_job, _splitter, _encoder, block):
+            at_work[0] += 1
+            most[0] = max(most[0], at_work[0])
+            try:
+                do(block.index)
+            finally:
+                at_work[0] -= 1
+            return block
+
+        def commit(milled):
+            write(milled.index)
+            written.append(milled.index)
+            return True
+
+        monkeypatch.setattr(workers.plan, "blocks", blocks)
+        monkeypatch.setattr(workers, "mill_block", mill_block)
+        monkeypatch.setattr(workers, "parse", lambda _job, block: block)
+        monkeypatch.setattr(workers, "Encoder", lambda _: SimpleNamespace(bytes_since_renewal=0))
+        monkeypatch.setattr(workers, "_LEAVE_SECONDS", 0.5)
+        budget = SimpleNamespace(workers=count_of_workers, in_flight=2 * count_of_workers)
+        job = SimpleNamespace(budget=budget, files=(), rules=None, big=False, engines=None)
+        try:
+            workers.mill_blocks(job, None, BEGINNING, 0, commit, lambda: None)
+        except BaseException as e:
+            return written, e, most[0]
+        return written, None, most[0]
+
+    return run
+
+
+def fail_at(place, error):
+    def do(index):
+        time.sleep(random.random() / 500)
+        if index == place:
+            raise error
+
+    return do
+
+
+def test_results_are_written_in_order(mill):
+    written, error, most = mill(200, lambda _: time.sleep(random.random() / 500))
+    assert written == list(range(200)) and error is None and most > 1
+
+
+def test_the_first_error_of_the_text_is_told_and_all_before_it_is_written(mill):
+    def do(index):
+        if index == 20:
+            time.sleep(0.05)
+        if index in (20, 21, 22):
+            raise InputError(f"block {index}")
+
+    for _ in range(10):
+        written, error, _ = mill(100, do)
+        assert str(error) == "block 20" and written == list(range(20))
+
+
+def test_an_error_of_reading_comes_after_what_was_read_before_it(mill):
+    for _ in range(10):
+        written, error, _ = mill(50, fail_at(None, None), fail_reading_at=17)
+        assert str(error) == "cannot be read" and written == list(range(17))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), MemoryError(), KeyboardInterrupt()])
+def test_whatever_a_worker_raises_reaches_the_caller(mill, error):
+    written, raised, _ = mill(50, fail_at(10, error))
+    assert raised is error and written == list(range(len(written))) and len(written) <= 10
+
+
+def test_an_error_of_writing_stops_the_line(mill):
+    written, error, _ = mill(50, write=fail_at(9, TemporaryError("disk full")))
+    assert str(error) == "disk full" and written == list(range(9))
+
+
+def test_a_worker_that_does_not_end_is_not_waited_for(mill):
+    release = threading.Event()
+
+    def do(index):
+        if index == 3:
+            raise InputError("stop")
+        if index == 4:
+            release.wait(20)
+
+    started = time.monotonic()
+    _, error, _ = mill(10, do)
+    release.set()
+    assert str(error) == "stop" and time.monotonic() - started < 5
+
+
+def test_under_pressure_one_block_at_a_time_is_milled(mill, monkeypatch):
+    monkeypatch.setattr(machine, "under_pressure", lambda: True)
+    monkeypatch.setattr(workers, "_IDLE_SECONDS", 0.005)
+    at_once = []
+    working = [0]
+
+    def do(_index):
+        working[0] += 1
+        time.sleep(0.01)
+        at_once.append(working[0])
+        working[0] -= 1
+
+    written, error, _ = mill(60, do)
+    assert error is None and written == list(range(60)) and set(at_once[20:]) == {1}
