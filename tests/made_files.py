@@ -69,8 +69,11 @@ def text(contents, separator=None, *, bom=False):
 
     An empty file is an empty document.
     """
-    start, sep = len(BOM) * bom, (separator or "").encode()
+    sep = (separator or "").encode()
     data = sep.join(map(raw, contents))
+    if not bom and data.startswith(BOM):  # a text that begins with this character is a file that begins with a BOM
+        bom, data = True, data[len(BOM) :]
+    start = len(BOM) * bom
     pieces = data.split(sep) if sep else [data]
     if len(pieces) > 1 and not pieces[-1]:
         pieces.pop()

@@ -68,6 +68,17 @@ def test_an_input_that_changes_while_it_is_read_stops_the_job(tmp_path, monkeypa
     assert not (tmp_path / "out/manifest.json").exists()
 
 
+# The end of a file told whether it had changed, and a limit ends the reading before it.
+@pytest.mark.parametrize("change", [edited, replaced])
+@pytest.mark.parametrize("limit", [{"limit_documents": 900}, {"limit_tokens": 4000}])
+def test_an_input_that_changes_before_a_limit_is_reached_stops_the_job(tmp_path, monkeypatch, change, limit):
+    (tmp_path / "a.jsonl").write_text(lines(2000))
+    at_step(monkeypatch, "block-written", lambda: change(tmp_path / "a.jsonl"))
+    with pytest.raises(InputError, match=r"was (modified|replaced)"):
+        prepare(spec(tmp_path, tmp_path / "a.jsonl", val_fraction=0, **limit), limits=SMALL)
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
 def test_the_manifest_describes_the_input_that_was_milled(tmp_path, monkeypatch):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text(TEXT + name)

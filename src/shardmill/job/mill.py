@@ -29,6 +29,7 @@ from shardmill.job.estimate import check_space, with_staging_limit
 from shardmill.job.first_pass import choose_splitter, is_confirmed
 from shardmill.job.job import Job, describe, find, make_job, versions
 from shardmill.job.notes import notes_on
+from shardmill.job.plan import refuse_changed_in_part
 from shardmill.job.truncate import Truncation
 from shardmill.job.upload import Upload
 from shardmill.job.workers import mill_blocks
@@ -190,6 +191,8 @@ def _run(
             if not output.full:
                 idle = functools.partial(_tell, report, output)
                 mill_blocks(job, splitter, at.position, at.index, output.write, idle, output.halt)
+                if output.full:
+                    refuse_changed_in_part(job.files, output.done.position.file)
         finally:
             output.commit()
         if splitter.supposed and not is_confirmed(job, output.done.counts):

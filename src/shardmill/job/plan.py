@@ -342,6 +342,13 @@ def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
     )
 
 
+def refuse_changed_in_part(files: InputFiles, number: int) -> None:
+    """A limit ended the reading inside this file, so its end did not tell whether it changed meanwhile."""
+    if number < len(files) and not files[number].once:
+        with open_input(files[number]) as reader:
+            _refuse_changed_reader(files[number], reader)
+
+
 def _refuse_changed_reader(file: InputFile, reader: Reader) -> None:
     if isinstance(reader, InputReader):
         for size, modified_ns in reader.now():
