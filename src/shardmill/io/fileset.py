@@ -1,4 +1,4 @@
-"""A folder of finished files, on this machine or on the network → their sizes, and their bytes by position."""
+"""A folder of finished files, local or remote → their sizes, and their bytes by position."""
 
 import os
 import threading
@@ -10,49 +10,48 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from shardmill.errors import InputError, UsageError
-from shardmill.io.http import Remote, new_session
+from shardmill.io.http import RemoteFile, new_session
 from shardmill.io.http_reader import RemoteReader
 from shardmill.io.reading import InputReader
-from shardmill.io.retry import Missing
+from shardmill.io.retry import NotFound
 from shardmill.io.storage import read_small
 from shardmill.io.urls import Resolver
 from shardmill.spec import NETWORK_SECONDS
 from shardmill.system.names import is_url, show, without_secrets
 
-# Readers that wait for the next read where they stopped, each with at most 10 MiB ahead and behind: tokens, an
-# index, and one of each more for a second thread.
-_KEPT_READERS = 4
+# Idle readers, kept to continue where they stopped, each holding at most 10 MiB: tokens and an index, for two threads.
+_IDLE_READERS = 4
 
 
 class FileSet(Protocol):
-    """Files by name. What it gives may be used in every thread, and in a process that was forked or sent a copy."""
+    """Files by name. May be used by any thread, and by a process that was forked or sent a copy."""
 
     @property
-    def place(self) -> Path | str:
-        """The folder, or its address as it may be shown."""
+    def folder(self) -> Path | str:
+        """The folder, or its URL as it may be shown."""
 
     def path(self, name: str) -> str:
-        """Where a file is, as it may be shown."""
+        """The path or URL of a file, as it may be shown."""
 
     def names(self) -> list[str]:
-        """All files there; none on the web, which cannot be asked."""
+        """All files in the folder; none on the web, where folders cannot be listed."""
 
     def size(self, name: str) -> int | None:
-        """None: there is no such file, or it is none."""
+        """None: there is no such file, or it is not a regular file."""
 
-    def whole(self, name: str, largest: int) -> bytes | None:
-        """All of a small file; None: there is none."""
+    def read_all(self, name: str, largest: int) -> bytes | None:
+        """All of a small file; None if there is no such file."""
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        """Exactly these bytes, fewer only at the end. Nothing stays open on this machine."""
+        """Exactly these bytes, fewer only at the end. Leaves no local file open."""
 
     def open(self, name: str) -> InputReader | RemoteReader:
-        """To read it from one end to the other."""
+        """To read a file from start to end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredFile:
-    """One file of a fileset."""
+    """One file of a FileSet."""
 
     fileset: FileSet
     name: str
@@ -63,40 +62,38 @@ class StoredFile:
 
     @property
     def size(self) -> int:
-        """Raises InputError when there is no such file."""
+        """Raises InputError if there is no such file."""
         found = self.fileset.size(self.name)
         if found is None:
-            raise InputError(f"{show(self.path)}: no such file; it was removed since, or never copied here")
+            raise InputError(f"{show(self.path)}: no such file; it was removed, or never copied here")
         return found
 
     def read(self, offset: int, length: int) -> bytes:
         return self.fileset.read(self.name, offset, length)
 
 
-def open_fileset(place: str | Path, patience: float = NETWORK_SECONDS) -> FileSet:
-    """Raises Missing if there is no such folder."""
-    if is_url(str(place)):
-        return RemoteFiles(str(place), patience)
-    return LocalFiles(Path(place))
+def open_fileset(folder: str | Path, network_seconds: float = NETWORK_SECONDS) -> FileSet:
+    """Raises NotFound if there is no such folder."""
+    if is_url(str(folder)):
+        return RemoteFiles(str(folder), network_seconds)
+    return LocalFiles(Path(folder))
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
+    """A folder on this machine."""
+
     folder: Path
 
     def __post_init__(self) -> None:
         if not self.folder.is_dir():
-            raise Missing(f"{show(self.folder)}: no such folder")
-
-    @property
-    def place(self) -> Path:
-        return self.folder
+            raise NotFound(f"{show(self.folder)}: no such folder")
 
     def path(self, name: str) -> str:
         return str(self.folder / name)
 
     def names(self) -> list[str]:
-        """Those in the subfolders too that some formats have for each split."""
+        """Includes those in train/ and val/, which some formats have."""
         found = [path.name for path in self.folder.iterdir()]
         for split in ("train", "val"):
             below = self.folder / split
@@ -108,7 +105,7 @@ class LocalFiles:
         path = self.folder / name
         return path.stat().st_size if path.is_file() else None
 
-    def whole(self, name: str, largest: int) -> bytes | None:
+    def read_all(self, name: str, largest: int) -> bytes | None:
         try:
             return read_small(self.folder / name, largest)
         except FileNotFoundError:
@@ -123,76 +120,75 @@ class LocalFiles:
 
 
 class RemoteFiles:
-    """A prefix of a store, a folder of the hub, or of the web, where names cannot be listed and are asked for one by one."""
+    """A prefix of an object store, or a folder on the hub or the web; on the web files are looked up one by one."""
 
-    def __init__(self, url: str, patience: float, places: Resolver | None = None) -> None:
+    def __init__(self, url: str, network_seconds: float, resolver: Resolver | None = None) -> None:
         if any(magic in url.partition("://")[2] for magic in "*["):
             raise UsageError(f"{show(url)}: name one folder, without * or [")
-        self.place = without_secrets(url).rstrip("/")
-        self._url, self._patience = url, patience
-        self._known: dict[str, str] = {}
-        self._begin(places or Resolver(patience))
+        self.folder = without_secrets(url).rstrip("/")
+        self._url, self._network_seconds = url, network_seconds
+        self._versions: dict[str, str] = {}
+        """Of all files seen so far, also before a fork: none may change."""
+        self._connect(resolver or Resolver(network_seconds))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteFiles, (self._url, self._patience)
+        return RemoteFiles, (self._url, self._network_seconds)
 
-    def _begin(self, places: Resolver) -> None:
+    def _connect(self, resolver: Resolver) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._session: Any = None
         self._idle: list[tuple[str, RemoteReader]] = []
-        self._places, self._listed = places, places.folder(self._url)
-        self._found: dict[str, Remote] = {}
+        listed = resolver.folder(self._url)
+        self._lookup = resolver.find if listed is None else None
+        self._files = listed or {}
 
     def path(self, name: str) -> str:
-        return f"{self.place}/{name}"
+        return f"{self.folder}/{name}"
 
     def names(self) -> list[str]:
-        return sorted(self._listed or ())
+        return sorted(self._files) if self._lookup is None else []
 
     def size(self, name: str) -> int | None:
         try:
-            return self._remote(name).size
-        except Missing:
+            return self._file(name).size
+        except NotFound:
             return None
 
-    def whole(self, name: str, largest: int) -> bytes | None:
+    def read_all(self, name: str, largest: int) -> bytes | None:
         size = self.size(name)
         if size is not None and size > largest:
-            raise InputError(f"{show(self.path(name))}: is too large to be a file that shardmill wrote")
+            raise InputError(f"{show(self.path(name))}: too large for a file that shardmill wrote")
         return None if size is None else self.read(name, 0, size)
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        remote = self._remote(name)
-        with self._reader(name, remote, offset) as reader:
+        file = self._file(name)
+        with self._reader(name, file, offset) as reader:
             return reader.read(offset, length)
 
     def open(self, name: str) -> RemoteReader:
-        return RemoteReader(self._remote(name))
+        return RemoteReader(self._file(name))
 
-    def _remote(self, name: str) -> Remote:
-        if self._pid != os.getpid():  # forked: neither threads nor connections nor file systems came along
-            self._begin(Resolver(self._patience))
-        if self._listed is not None:
-            found = self._listed.get(name)
-        elif name in self._found:
-            found = self._found[name]
-        else:
-            found = self._found[name] = self._places.find(_joined(self._url, name), lambda _: True)[0]
+    def _file(self, name: str) -> RemoteFile:
+        if self._pid != os.getpid():  # forked: threads, connections and file systems stayed behind
+            self._connect(Resolver(self._network_seconds))
+        if self._lookup is not None and name not in self._files:
+            self._files[name] = self._lookup(_joined(self._url, name), lambda _: True)[0]
+        found = self._files.get(name)
         if found is None:
-            raise Missing(f"{show(self.path(name))}: there is no such file")
-        if self._known.setdefault(name, found.version) != found.version:
+            raise NotFound(f"{show(self.path(name))}: no such file")
+        if self._versions.setdefault(name, found.version) != found.version:
             raise InputError(f"{show(self.path(name))}: was replaced since it was opened; open it again")
         return found
 
     @contextmanager
-    def _reader(self, name: str, remote: Remote, offset: int) -> Iterator[RemoteReader]:
-        """One that is near, or a new one; nobody else has it meanwhile."""
+    def _reader(self, name: str, file: RemoteFile, offset: int) -> Iterator[RemoteReader]:
+        """An idle reader that is near, or a new one; nobody else uses it meanwhile."""
         with self._lock:
             self._session = self._session or new_session()
-            near = next((kept for kept in self._idle if kept[0] == name and kept[1].near(offset)), None)
+            near = next((idle for idle in self._idle if idle[0] == name and idle[1].near(offset)), None)
             if near is not None:
                 self._idle.remove(near)
-        reader = near[1] if near is not None else RemoteReader(remote, session=self._session)
+        reader = near[1] if near is not None else RemoteReader(file, session=self._session)
         try:
             yield reader
         except BaseException:
@@ -200,9 +196,9 @@ class RemoteFiles:
             raise
         with self._lock:
             self._idle.append((name, reader))
-            last = self._idle.pop(0) if len(self._idle) > _KEPT_READERS else None
-        if last is not None:
-            last[1].close()
+            oldest = self._idle.pop(0) if len(self._idle) > _IDLE_READERS else None
+        if oldest is not None:
+            oldest[1].close()
 
     def __del__(self) -> None:
         for _, reader in getattr(self, "_idle", ()) if getattr(self, "_pid", 0) == os.getpid() else ():
@@ -210,6 +206,6 @@ class RemoteFiles:
 
 
 def _joined(url: str, name: str) -> str:
-    """The address of a file in a folder of the web."""
+    """The URL of a file in a folder on the web."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}"))
