@@ -112,7 +112,6 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         raise UsageError(
             f"--max-rejects: with --on-error {spec.on_error} no record is left out; pass --on-error skip with it"
         )
-    machine.keep_freed_memory()
     total = files.total_bytes if files.known else 0
     likely = total if files.known else _UNKNOWN_BYTES
     writes = registry.plan_output(spec, tokenizer, files.paths, likely)
