@@ -9,7 +9,8 @@ import lzma
 import sys
 import zlib
 from collections import deque
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal
 
 from shardmill.io.reading import Reader
 from shardmill.io.snappy import Snappy
@@ -202,7 +203,7 @@ class Decompressed:
                 f"it needs a window of {window_of(self._input) >> 20} MiB of memory, more than the first parts of the inputs; decompress it first"
             )
         self._frames.append((self._read - len(self._input), self._end))
-        self._member = _new_member(self._kind)
+        self._member = _MEMBERS[self._kind]()
         self._members += 1
 
     def _drop(self) -> None:
@@ -212,21 +213,6 @@ class Decompressed:
         while len(self._frames) > 1 and self._frames[1][1] <= self._done:
             self._frames.popleft()
         self._source.done_until(max(0, self._read - _INPUT_BYTES))
-
-
-class _Member(Protocol):
-    """Decompresses one member, frame or stream: the interface of bz2, lzma and zstd."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    @property
-    def needs_input(self) -> bool: ...
-
-    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
 
 
 class _Gzip:
@@ -250,15 +236,12 @@ class _Gzip:
         return out
 
 
-def _new_member(kind: Compression) -> _Member:
-    match kind:
-        case "gzip":
-            return _Gzip()
-        case "zstd":
-            return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31})
-        case "bzip2":
-            return bz2.BZ2Decompressor()
-        case "xz":
-            return lzma.LZMADecompressor()
-        case "snappy":  # a page of Parquet; Snappy files are not supported
-            return Snappy()
+_Member = _Gzip | Snappy | bz2.BZ2Decompressor | lzma.LZMADecompressor | zstd.ZstdDecompressor
+"""Decompresses one member, frame or stream."""
+_MEMBERS: dict[Compression, Callable[[], _Member]] = {
+    "gzip": _Gzip,
+    "zstd": lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31}),
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lzma.LZMADecompressor,
+    "snappy": Snappy,  # for pages of Parquet; Snappy files are not supported
+}

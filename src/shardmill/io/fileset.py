@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from shardmill.errors import InputError, UsageError
@@ -23,65 +23,9 @@ from shardmill.system.names import is_url, show, without_secrets
 _IDLE_READERS = 4
 
 
-class FileSet(Protocol):
-    """Files by name. May be used by any thread, and by a process that was forked or sent a copy."""
-
-    @property
-    def folder(self) -> Path | str:
-        """The folder, or its URL as it may be shown."""
-
-    def path(self, name: str) -> str:
-        """The path or URL of a file, as it may be shown."""
-
-    def names(self) -> list[str]:
-        """All files in the folder; none on the web, where folders cannot be listed."""
-
-    def size(self, name: str) -> int | None:
-        """None: there is no such file, or it is not a regular file."""
-
-    def read_all(self, name: str, largest: int) -> bytes | None:
-        """All of a small file; None if there is no such file."""
-
-    def read(self, name: str, offset: int, length: int) -> bytes:
-        """Exactly these bytes, fewer only at the end. Leaves no local file open."""
-
-    def open(self, name: str) -> InputReader | RemoteReader:
-        """To read a file from start to end."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredFile:
-    """One file of a FileSet."""
-
-    fileset: FileSet
-    name: str
-
-    @property
-    def path(self) -> str:
-        return self.fileset.path(self.name)
-
-    @property
-    def size(self) -> int:
-        """Raises InputError if there is no such file."""
-        found = self.fileset.size(self.name)
-        if found is None:
-            raise InputError(f"{show(self.path)}: no such file; it was removed, or never copied here")
-        return found
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self.fileset.read(self.name, offset, length)
-
-
-def open_fileset(folder: str | Path, network_seconds: float = NETWORK_SECONDS) -> FileSet:
-    """Raises NotFound if there is no such folder."""
-    if is_url(str(folder)):
-        return RemoteFiles(str(folder), network_seconds)
-    return LocalFiles(Path(folder))
-
-
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """A folder on this machine."""
+    """A folder on this machine. Nothing in it stays open, except what open() returns."""
 
     folder: Path
 
@@ -90,10 +34,11 @@ class LocalFiles:
             raise NotFound(f"{show(self.folder)}: no such folder")
 
     def path(self, name: str) -> str:
+        """As it may be shown."""
         return str(self.folder / name)
 
     def names(self) -> list[str]:
-        """Includes those in train/ and val/, which some formats have."""
+        """All files, including those in train/ and val/, which some formats have."""
         found = [path.name for path in self.folder.iterdir()]
         for split in ("train", "val"):
             below = self.folder / split
@@ -102,25 +47,32 @@ class LocalFiles:
         return sorted(found)
 
     def size(self, name: str) -> int | None:
+        """None: there is no such file, or it is not a regular file."""
         path = self.folder / name
         return path.stat().st_size if path.is_file() else None
 
     def read_all(self, name: str, largest: int) -> bytes | None:
+        """All of a small file; None if there is no such file."""
         try:
             return read_small(self.folder / name, largest)
         except FileNotFoundError:
             return None
 
     def read(self, name: str, offset: int, length: int) -> bytes:
+        """Exactly these bytes, fewer only at the end."""
         with InputReader(self.path(name)) as reader:
             return reader.read(offset, length)
 
     def open(self, name: str) -> InputReader:
+        """To read a file from start to end."""
         return InputReader(self.path(name), drop_behind=True)
 
 
 class RemoteFiles:
-    """A prefix of an object store, or a folder on the hub or the web; on the web files are looked up one by one."""
+    """A prefix of an object store, or a folder on the hub or the web, with the methods of LocalFiles.
+
+    On the web folders cannot be listed: names() is empty, and files are looked up one by one.
+    """
 
     def __init__(self, url: str, network_seconds: float, resolver: Resolver | None = None) -> None:
         if any(magic in url.partition("://")[2] for magic in "*["):
@@ -203,6 +155,40 @@ class RemoteFiles:
     def __del__(self) -> None:
         for _, reader in getattr(self, "_idle", ()) if getattr(self, "_pid", 0) == os.getpid() else ():
             reader.close()
+
+
+FileSet = LocalFiles | RemoteFiles
+"""Files by name. May be used by any thread, and by a process that was forked or sent a copy."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredFile:
+    """One file of a FileSet."""
+
+    fileset: FileSet
+    name: str
+
+    @property
+    def path(self) -> str:
+        return self.fileset.path(self.name)
+
+    @property
+    def size(self) -> int:
+        """Raises InputError if there is no such file."""
+        found = self.fileset.size(self.name)
+        if found is None:
+            raise InputError(f"{show(self.path)}: no such file; it was removed, or never copied here")
+        return found
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.fileset.read(self.name, offset, length)
+
+
+def open_fileset(folder: str | Path, network_seconds: float = NETWORK_SECONDS) -> FileSet:
+    """Raises NotFound if there is no such folder."""
+    if is_url(str(folder)):
+        return RemoteFiles(str(folder), network_seconds)
+    return LocalFiles(Path(folder))
 
 
 def _joined(url: str, name: str) -> str:

@@ -93,8 +93,5 @@ class ObjectStore:
             self.remove(_PROBE)
 
     def _attempt(self, name: str, act: Callable[[Filesystem], None], stop: threading.Event | None = None) -> None:
-        try:
-            # The URL is the folder's; messages name the file.
-            self._resolver.attempt(self.url, act, "write", stop, shown=f"{self.shown}/{name}")
-        except InputError as e:
-            raise OutputError(str(e)) from e
+        # The URL is the folder's; messages name the file.
+        self._resolver.attempt(self.url, act, "write", stop, shown=f"{self.shown}/{name}")

@@ -235,21 +235,22 @@ def sample(path: str) -> str:
         return xxhash.xxh3_64_hexdigest(b"".join(reader.read(offset, _SAMPLE_BYTES) for offset in offsets))
 
 
+_REASONS = {
+    errno.ENOENT: "no such file; check the spelling, or quote a glob so that the shell leaves it alone",
+    errno.EACCES: "permission denied; check the file's permissions (chmod +r) and owner",
+    errno.EPERM: "permission denied; check the file's permissions (chmod +r) and owner",
+    errno.EISDIR: "is a folder",
+}
+
+
 def input_error(path: str, e: OSError) -> ShardmillError:
-    match e.errno:
-        case errno.ENOENT:
-            reason = "no such file; check the spelling, or quote a glob so that the shell leaves it alone"
-        case errno.EACCES | errno.EPERM:
-            reason = "permission denied; check the file's permissions (chmod +r) and owner"
-        case errno.EISDIR:
-            reason = "is a folder"
-        case errno.EBADF if path == STDIN:
-            reason = "standard input is closed; pipe something into the command, or name a file"
-        case _:
-            return TemporaryError(
-                f"{show(path)}: cannot be read: {e.strerror}; check the disk, then run the same command again"
-            )
-    return InputError(f"{show(path)}: {reason}")
+    if e.errno in _REASONS:
+        return InputError(f"{show(path)}: {_REASONS[e.errno]}")
+    if e.errno == errno.EBADF and path == STDIN:
+        return InputError("-: standard input is closed; pipe something into the command, or name a file")
+    return TemporaryError(
+        f"{show(path)}: cannot be read: {e.strerror}; check the disk, then run the same command again"
+    )
 
 
 def _standard_input() -> int:

@@ -15,11 +15,12 @@ IN_MEMORY = 4 << 20
 class Spool:
     """The bytes [start, end) of a stream: appended at the end, dropped from the start, read anywhere between.
 
-    Beyond in_memory bytes the oldest ones move to a temporary file in the folder.
+    Beyond in_memory bytes (IN_MEMORY by default) the oldest move to a temporary file in the folder.
     """
 
-    def __init__(self, path: str, folder: str | None, start: int = 0, *, in_memory: int = IN_MEMORY) -> None:
-        self._path, self._folder, self._in_memory = path, folder, in_memory
+    def __init__(self, path: str, folder: str | None, start: int = 0, *, in_memory: int | None = None) -> None:
+        self._path, self._folder = path, folder
+        self._in_memory = IN_MEMORY if in_memory is None else in_memory
         self._chunks: deque[bytes] = deque()
         self._memory = start
         """Position of the first chunk in the stream; what comes before it is in the file."""

@@ -366,25 +366,23 @@ def writing(path: Path) -> Iterator[None]:
         raise _output_error(path, e) from e
 
 
+_REASONS = {
+    errno.EROFS: "this disk is mounted read-only; choose another folder with -o",
+    errno.EACCES: "permission denied; choose another folder with -o, or change its permissions",
+    errno.EPERM: "permission denied; choose another folder with -o, or change its permissions",
+    errno.ELOOP: "is a symlink, and shardmill follows none here; choose another folder with -o",
+    errno.EISDIR: "is a folder where a file must be written; choose another output folder with -o",
+}
+
+
 def _output_error(path: Path, e: OSError, action: str = "written") -> ShardmillError:
-    match e.errno:
-        case errno.ENOSPC | errno.EDQUOT:
-            return TemporaryError(
-                f"{show(path)}: no space left on this disk, or disk quota exceeded; free some and run the same command again, or choose another disk with -o"
-            )
-        case errno.EROFS:
-            reason = "this disk is mounted read-only; choose another folder with -o"
-        case errno.EACCES | errno.EPERM:
-            reason = "permission denied; choose another folder with -o, or change its permissions"
-        case errno.ELOOP:
-            reason = "is a symlink, and shardmill follows none here; choose another folder with -o"
-        case errno.EISDIR:
-            reason = "is a folder where a file must be written; choose another output folder with -o"
-        case _:
-            return TemporaryError(
-                f"{show(path)}: cannot be {action}: {e.strerror}; check the disk, then run the same command again"
-            )
-    return OutputError(f"{show(path)}: {reason}")
+    if e.errno in _REASONS:
+        return OutputError(f"{show(path)}: {_REASONS[e.errno]}")
+    if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        reason = "no space left on this disk, or disk quota exceeded; free some and run the same command again, or choose another disk with -o"
+    else:
+        reason = f"cannot be {action}: {e.strerror}; check the disk, then run the same command again"
+    return TemporaryError(f"{show(path)}: {reason}")
 
 
 def sync_folder(folder: Path) -> None:

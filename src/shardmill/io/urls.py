@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from shardmill.errors import InputError, ShardmillError, UsageError
+from shardmill.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.io import http
 from shardmill.io.http import Address, RemoteFile
 from shardmill.io.retry import NotFound, Retry, TransientError
@@ -288,28 +288,28 @@ def _hub_version(info: dict[str, Any]) -> str:
 
 def _explained(url: str, e: Exception, advice: str, action: str) -> Exception:
     """An error of a lookup or upload, as one of ours: TransientError if it is worth another try."""
-    shown = show(url)
+    shown, error = show(url), OutputError if action == "write" else InputError
     chain: list[BaseException] = [e]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
         chain.append(inner)
     names = {type(link).__name__ for link in chain}
     statuses = {status for link in chain if (status := _status(link)) is not None}
     if "RevisionNotFoundError" in names:
-        return InputError(f"{shown}: the hub has no such revision; check the name after the @")
+        return error(f"{shown}: the hub has no such revision; check the name after the @")
     if "RepositoryNotFoundError" in names:
-        return InputError(
+        return error(
             f"{shown}: the hub has no such repository, or it is private. Datasets begin with hf://datasets/; {advice}"
         )
     if "NoCredentialsError" in names or statuses & {401, 403} or isinstance(e, PermissionError):
-        return InputError(f"{shown}: no permission to {action} this; {advice}")
+        return error(f"{shown}: no permission to {action} this; {advice}")
     if "NoSuchBucket" in {_s3_code(link) for link in chain}:
-        return InputError(f"{shown}: no such bucket; check the spelling, or create it first")
+        return error(f"{shown}: no such bucket; check the spelling, or create it first")
     if isinstance(e, FileNotFoundError) or 404 in statuses:
-        return NotFound(f"{shown}: no such file or folder; check the spelling")
+        return (error if action == "write" else NotFound)(f"{shown}: no such file or folder; check the spelling")
     if any(status == 429 or status >= 500 for status in statuses):
         return TransientError(f"the server answers {max(statuses)}")
     if 400 in statuses:
-        return InputError(f"{shown}: the server rejects the request (400); {advice}")
+        return error(f"{shown}: the server rejects the request (400); {advice}")
     libraries = {type(link).__module__.partition(".")[0] for link in chain}
     if isinstance(e, OSError) or libraries & _NETWORK:
         return TransientError(f"the server cannot be reached ({type(e).__name__})", unreachable=True)
