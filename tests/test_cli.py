@@ -207,7 +207,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path):
         pytest.skip("another user may not run this Python")
     code = f"from shardmill import Spec, prepare; prepare(Spec(inputs=[{str(secret)!r}], output='/nowhere'))"
     done = subprocess.run([*drop, sys.executable, "-c", code], capture_output=True, text=True)
-    assert "secret.txt: you may not read this file" in done.stderr
+    assert "secret.txt: permission denied" in done.stderr
 
 
 def test_options_that_cannot_work_are_refused_with_the_remedy(folder):

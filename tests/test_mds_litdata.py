@@ -170,12 +170,12 @@ def test_a_link_or_a_file_where_the_subfolder_must_be_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out/train").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OutputError, match="train: is a link or a file, and a folder must be made there"):
+    with pytest.raises(OutputError, match="train: is a symlink or a file where a folder is needed"):
         mill(tmp_path, "mds")
     assert not list((tmp_path / "elsewhere").iterdir())
     (tmp_path / "out/train").unlink()
     (tmp_path / "out/train").write_text("mine")
-    with pytest.raises(OutputError, match="is a link or a file"):
+    with pytest.raises(OutputError, match="is a symlink or a file"):
         mill(tmp_path, "mds")
     assert (tmp_path / "out/train").read_text() == "mine"
 

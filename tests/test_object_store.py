@@ -205,7 +205,7 @@ def test_a_store_that_stays_away_costs_no_work(text, tmp_path, faulty, bucket):
 
 def test_who_may_not_write_is_told_before_the_work(text, tmp_path, faulty, bucket):
     faulty.faults = [("PUT", "", Fault("status", status=403))]
-    with pytest.raises(OutputError, match=r"s3://mill/denied/.*may not write.*aws sts get-caller-identity"):
+    with pytest.raises(OutputError, match=r"s3://mill/denied/.*no permission to write.*aws sts get-caller-identity"):
         mill(text, "s3://mill/denied", tmp_path)
     with pytest.raises(OutputError, match="no such bucket"):
         mill(text, "s3://nobucket/out", tmp_path)
@@ -216,7 +216,7 @@ def test_who_may_not_write_is_told_before_the_work(text, tmp_path, faulty, bucke
     ("url", "words"),
     [
         ("hf://datasets/a/b", "hf upload"),
-        ("https://host/out", "takes no files"),
+        ("https://host/out", "accepts no uploads"),
         ("ftp://host/out", "s3://BUCKET"),
         ("s3://", "s3://BUCKET/FOLDER"),
         ("s3://mill/*", "s3://BUCKET/FOLDER"),
@@ -260,7 +260,7 @@ def test_the_old_manifest_goes_before_anything_else_is_touched(text, tmp_path, f
     mill(text, "s3://mill/replaced", tmp_path, format="shards", shard_tokens=1500)
     faulty.requests.clear()
     faulty.faults = [("PUT", "train-00000", Fault("status", status=403))]
-    with pytest.raises(OutputError, match="may not write"):
+    with pytest.raises(OutputError, match="no permission to write"):
         mill(text, "s3://mill/replaced", tmp_path, overwrite=True, format="shards", shard_tokens=1600)
     assert "manifest.json" not in bucket("replaced")
     changes = [path for method, path, _ in faulty.requests if method in ("PUT", "DELETE") and ".partial" not in path]
@@ -270,7 +270,7 @@ def test_the_old_manifest_goes_before_anything_else_is_touched(text, tmp_path, f
 def test_shards_that_vanish_from_the_store_between_two_runs_are_missed(text, tmp_path, faulty, aws_login):
     faulty.faults = [("PUT", "train-00003", Fault("status", status=403))]
     choices = {"format": "shards", "shard_tokens": 1500}
-    with pytest.raises(OutputError, match="may not write"):
+    with pytest.raises(OutputError, match="no permission to write"):
         mill(text, "s3://mill/vanish", tmp_path, limits={"checkpoint_seconds": 0.0}, **choices)
     aws_login.delete_object(Bucket="mill", Key="vanish/train-00000.bin")
     with pytest.raises(OutputError, match=r"train-00000.bin: is gone.*put 3,000 bytes there.*--overwrite"):
@@ -294,7 +294,7 @@ def test_a_large_file_is_put_in_parts_and_parts_of_a_killed_run_are_dropped(tmp_
         for name in ("train.bin", "theirs.bin")
     ]
     store = ObjectStore("s3://mill/parts", 10.0)
-    store.drop_unfinished(lambda name: name == "train.bin")
+    store.abort_unfinished(lambda name: name == "train.bin")
     left = aws_login.list_multipart_uploads(Bucket="mill", Prefix="parts/")["Uploads"]
     assert [upload["UploadId"] for upload in left] == begun[1:]
     faulty.faults = [("PUT", "partNumber=2", Fault("status", status=503))]

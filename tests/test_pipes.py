@@ -181,7 +181,7 @@ def test_a_pipe_reads_exactly_whatever_the_chunks(pipe):
 
 
 def in_memory(reader):
-    return reader._kept.end - reader._kept._memory
+    return reader._buffer.end - reader._buffer._memory
 
 
 def test_a_pipe_keeps_what_may_be_needed_again_and_no_more(pipe):
@@ -208,14 +208,14 @@ def test_what_is_not_done_with_can_be_read_again_however_long(pipe):
             assert reader.read(at, length) == whole[at : at + length]
         reader.done_until(37 << 20)
         assert reader.read(37 << 20, 9 << 20) == whole[37 << 20 :]
-        assert reader._kept._file is None
+        assert reader._buffer._file is None
 
 
 def test_a_pipe_can_be_skipped_forward_without_holding_it(pipe):
     with pipe(*[bytes(1 << 20)] * 64, b"end") as reader:
         reader.done_until(64 << 20)
         assert reader.read(64 << 20, 10) == b"end"
-        assert in_memory(reader) < 8 << 20 and reader._kept._file is None
+        assert in_memory(reader) < 8 << 20 and reader._buffer._file is None
 
 
 def test_a_full_disk_under_a_long_record_is_said_and_can_be_tried_again(monkeypatch):
@@ -224,7 +224,7 @@ def test_a_full_disk_under_a_long_record_is_said_and_can_be_tried_again(monkeypa
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     kept = Spool("pipe", None)
-    with pytest.raises(TemporaryError, match=r"pipe: .* put on disk .* No space"):
+    with pytest.raises(TemporaryError, match=r"pipe: .* buffered on disk.* No space"):
         for _ in range(6):
             kept.append(bytes(1 << 20))
 

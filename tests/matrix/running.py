@@ -21,6 +21,7 @@ from cells import DIMENSIONS, Cell, line, refusal
 
 import reference
 import shardmill
+from commit_steps import STEPS
 from shardmill import Limits, Spec
 from shardmill.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.io import storage
@@ -29,7 +30,7 @@ from shardmill.results import verify as verify_module
 from shardmill.tokens import tokenizer
 
 PLENTY = 16 << 30
-LATE = storage.STEPS.index("files-finished")
+LATE = STEPS.index("files-finished")
 # What decides bytes and must be the same in all runs of a cell, and what must not matter at all.
 MEANT = {
     "documents.text.DOCUMENT_HEAD": worlds.SMALL_HEAD,
@@ -126,7 +127,7 @@ class Watch:
         self.over = False
 
     def __call__(self, step):
-        self.number -= not self.late or step in storage.STEPS[LATE:]
+        self.number -= not self.late or step in STEPS[LATE:]
         if self.number == 0 or (self.over and self.dead):
             self.over = True
             raise Killed(step)

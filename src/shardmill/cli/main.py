@@ -29,6 +29,7 @@ from shardmill.cli.console import (
 from shardmill.cli.results import COMMANDS
 from shardmill.errors import OutputError, ShardmillError, TemporaryError, UsageError
 from shardmill.spec import NETWORK_SECONDS, OUTPUT_FORMATS, Limits, Spec
+from shardmill.system import machine
 from shardmill.system.names import is_url
 
 if TYPE_CHECKING:
@@ -283,6 +284,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, _interrupt)
     logging.getLogger("shardmill").addHandler(_Told())
+    machine.keep_freed_memory()
     try:
         cli.main(standalone_mode=False)
         sys.exit(0)

@@ -16,7 +16,7 @@ from shardmill.formats.shards import TokenType
 from shardmill.inputs.find import find_inputs
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io import reading, storage
-from shardmill.io.object_store import check_place
+from shardmill.io.object_store import check_output_url
 from shardmill.io.urls import PART_BYTES, PARTS_AT_ONCE
 from shardmill.job import budget, plan, split
 from shardmill.job.budget import Budget, Footprint
@@ -95,9 +95,9 @@ def versions(job: Job) -> dict[str, Any]:
 def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenizer]:
     """The cheap questions: what there is to read, with which tokenizer, and whether the choices go together."""
     registry.check(spec)
-    check_place(spec.output)
+    check_output_url(spec.output)
     limits = limits or Limits()
-    files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.most_memory())
+    files = find_inputs(spec.inputs, network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
     mode, fraction = _val_choice(spec)
     if files.pipes and mode != "hash" and fraction:
         raise UsageError(
@@ -112,7 +112,6 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         raise UsageError(
             f"--max-rejects: with --on-error {spec.on_error} no record is left out; pass --on-error skip with it"
         )
-    machine.keep_freed_memory()
     total = files.total_bytes if files.known else 0
     likely = total if files.known else _UNKNOWN_BYTES
     writes = registry.plan_output(spec, tokenizer, files.paths, likely)

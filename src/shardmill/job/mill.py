@@ -133,7 +133,7 @@ def prepare(
         left = output_folder.left_behind(job, overwrite=overwrite)
         if store is not None:
             left = output_folder.still_there(store, left, overwrite=overwrite)
-            store.drop_unfinished(format.owns)
+            store.abort_unfinished(format.owns)
         limits = with_staging_limit(job, limits, written=left.bytes if left else 0)
         warning = check_space(job, limits, written=left.bytes if left else 0)
         if left is None:
