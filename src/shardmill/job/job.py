@@ -1,6 +1,8 @@
 """A Spec → a Job: every question answered before the work begins."""
 
 import dataclasses
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +18,12 @@ from shardmill.formats.shards import TokenType
 from shardmill.inputs.find import find_inputs
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io import reading, storage
+from shardmill.io.compression import LEAST_WINDOW
 from shardmill.io.object_store import check_place
 from shardmill.io.urls import PART_BYTES, PARTS_AT_ONCE
-from shardmill.job import budget, plan, split
+from shardmill.job import budget, first_pass, plan, split
 from shardmill.job.budget import Budget, Footprint
+from shardmill.job.split import Lowest, Splitter
 from shardmill.record import input_list
 from shardmill.record.manifest import when
 from shardmill.spec import Limits, Spec, Split
@@ -67,6 +71,8 @@ class Job:
     max_rejects: int | float | None = None
     checker: Checker
     """What compares a sample with the reference."""
+    begun: Lowest | None = None
+    """What the first pass found while the engines were loaded."""
 
     def describe(self) -> dict[str, Any]:
         """All that decides the bytes of the result, as it stands in the manifest."""
@@ -107,7 +113,7 @@ def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenize
 
 
 def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits, *, begins: bool = False) -> Job:
-    """Decide everything that the work itself must not decide. When it begins at once, its first pass begins here."""
+    """Decide everything that the work itself must not decide. If the work begins at once, so does its first pass."""
     if limits.max_rejects is not None and spec.on_error != "skip":
         raise UsageError(
             f"--max-rejects: with --on-error {spec.on_error} no record is left out; pass --on-error skip with it"
@@ -140,10 +146,11 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         max_held=max(look.held, columns.LEAST_HELD),
         spool=str(limits.work_folder(spec.output)),
     )
+    early = begins and mode == "hash" and fraction and not files.pipes and look.window <= LEAST_WINDOW
     with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
-        if begins and mode == "hash" and fraction and look.plain and plan.can_survey(files, rules):
-            pool.submit(plan.begin_survey, files, rules)
-        engines = choose_engines(tokenizer, limits.engine, likely, limits.cache_folder())
+        loading = pool.submit(choose_engines, tokenizer, limits.engine, likely, limits.cache_folder())
+        begun = first_pass.begin(files, rules, fraction, plain=look.plain, until=loading.done) if early else None
+    engines = loading.result()
     keep = _fit_budget(spec, engines, limits, look, many=not one_text, buffers=buffers, listed=files.nbytes)
     return Job(
         spec=spec,
@@ -164,7 +171,40 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         max_rejects=limits.max_rejects,
         checker=Checker(engines, SHARE, spec.seed),
         big=storage.worth_dropping(likely),
+        begun=begun,
     )
+
+
+def choose_splitter(
+    job: Job,
+    left: dict[str, Any] | None,
+    save: Callable[[dict[str, Any]], None],
+    report: Callable[[int], None],
+) -> Splitter:
+    """A threshold where there are enough documents or passages; otherwise a first pass finds exactly the lowest keys.
+
+    The first pass saves its progress every second, resumes from what was left, and reports the bytes it has read.
+    A pipe cannot be read twice, so it is always split by threshold.
+    """
+    fraction = job.val_fraction
+    if job.rules.border is not None:
+        return Splitter(mode=job.split, limit=job.rules.border)
+    if not fraction:
+        return Splitter(mode="hash", limit=0)
+    if job.files.pipes:
+        return split.by_threshold(fraction)
+    if left is not None and "limit" in left:
+        return Splitter(mode="hash", limit=int(left["limit"]))
+    found, saved = Lowest.from_json(left) if left is not None else job.begun, time.monotonic()
+    going_on = first_pass.run(job.files, job.rules, fraction, found, plain=job.plain, workers=job.budget.workers)
+    for found, size in going_on:
+        report(size)
+        if time.monotonic() - saved >= 1.0:
+            save(dataclasses.asdict(found))
+            saved = time.monotonic()
+    splitter = split.choose(found or Lowest(), fraction)
+    save({"limit": splitter.limit})
+    return splitter
 
 
 def _val_choice(spec: Spec) -> tuple[Split, float]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import threading
 from array import array
 from collections.abc import Callable, Iterator
@@ -12,12 +11,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.documents import delimited, detect, jsonl, passages, text, utf8, warc
+from shardmill.documents import delimited, detect, jsonl, text, utf8, warc
 from shardmill.documents.columnar import columns
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Location
-from shardmill.documents.rules import BOM, FIRST_PART_BYTES, MAX_RECORDS, Passages, TextRules
-from shardmill.errors import ContentError, InputError, ShardmillError
+from shardmill.documents.rules import BOM, FIRST_PART_BYTES, MAX_RECORDS, TextRules
+from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.compression import Decompressed
 from shardmill.io.reading import InputFile, InputReader, Reader, open_input, read_whole
@@ -28,14 +27,6 @@ from shardmill.system.names import show
 _MAX_PARTS = 4096
 _LOOKS = 32
 _SMALL_BYTES = FIRST_PART_BYTES
-# How many records there are is guessed from so much of so many files, and must exceed what is needed by a tenth.
-# What is decompressed for that stays in memory.
-_GUESSES = 4
-_GUESS_BYTES = IN_MEMORY * 3 // 4
-_SAFETY = 1.1
-_SURVEYED_AT_FIRST = 1024
-# Passages of the first pass that are kept for the second: for some gigabytes of text a few megabytes.
-_KNOWN_PARTS = 8192
 
 
 class Checked(Protocol):
@@ -131,12 +122,6 @@ def rules_by_file(files: InputFiles, rules: TextRules) -> Callable[[int], TextRu
     return choose if rules.separator is None else lambda _: whole
 
 
-def can_survey(files: InputFiles, rules: TextRules) -> bool:
-    """Whether the keys of plain text can be had without reading all of it: it is running text, judged by passages."""
-    large = len(files) == 1 or bool((files.sizes > WHOLE_FILE_BYTES).all())
-    return rules.separator is None and rules.passage_bytes is not None and large and rules.wanted is None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
     """What a look at some of the files tells before the work begins."""
@@ -176,90 +161,6 @@ def look(files: InputFiles, asked: InputFormat, field: str) -> Look:
             if found in ("parquet", "arrow"):
                 columns.return_memory()
     return Look(plain=plain, window=window, held=held)
-
-
-def survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[tuple[Block, list[int], int]]:
-    """For the first pass over running text: Blocks without their Parts, the keys of their passages, and how many.
-
-    What is found is kept for the second pass, as far as there is room; what is known already is not looked for.
-    """
-    for number in range(start.file, len(files)):
-        file, base = files[number], files.base(number)
-        if not file.size:
-            continue
-        with open_input(file) as reader:
-            mark = len(BOM) if reader.read(0, len(BOM)) == BOM else 0
-            at = start.offset if number == start.file and start.offset else mark
-            begin = at - mark if at == mark else at
-            found_before = _known(number, at, rules)
-            at = found_before[-1][0] + found_before[-1][1].end if found_before else at
-            for offset, found in itertools.chain(found_before, passages.survey(reader, base, at, rules)):
-                if len(rules.known) < _KNOWN_PARTS:
-                    rules.known[number, offset] = found
-                after = Position(file=number, offset=offset + found.end, begin=mark)
-                done, begin = after.offset - begin, after.offset
-                yield Block(index=0, parts=(), input_bytes=done, after=after), list(found.keys), len(found.keys)
-
-
-def begin_survey(files: InputFiles, rules: TextRules) -> None:
-    """Find some of it, less than half a gigabyte of text; what is wrong is told in its turn."""
-    with contextlib.suppress(ShardmillError):
-        for _ in itertools.islice(survey(files, rules, BEGINNING), _SURVEYED_AT_FIRST):
-            pass
-
-
-def _known(number: int, at: int, rules: TextRules) -> list[tuple[int, Passages]]:
-    """What a survey has found in a file from there on."""
-    known: list[tuple[int, Passages]] = []
-    while (found := rules.known.get((number, at))) is not None:
-        known.append((at, found))
-        at += found.end
-    return known
-
-
-def seems_to_have_records(files: InputFiles, rules: TextRules, enough: float) -> bool:
-    """Whether there are very likely so many records, as the beginnings of a few files tell; no where one cannot tell."""
-    records = spent = 0
-    for number in range(0, len(files), -(-len(files) // _GUESSES)):
-        try:
-            with open_input(files[number]) as opened:
-                reader = detect.uncompressed(opened, max_window=rules.max_window)
-                head = reader.read(0, _GUESS_BYTES)
-                match detect.format_of(reader, rules.input_format):
-                    case "jsonl":
-                        records += jsonl.count_records(head)
-                    case "text" if rules.separator is not None:
-                        records += head.count(rules.separator)
-                    case _:
-                        return False
-                whole = len(head) < _GUESS_BYTES
-                taken = reader.spent(len(head)) if isinstance(reader, Decompressed) else len(head)
-                spent += files[number].size or 0 if whole else taken
-        except ContentError:
-            return False  # told in its turn
-    return records * files.total_bytes >= _SAFETY * enough * max(1, spent)
-
-
-def has_records(files: InputFiles, rules: TextRules, enough: float) -> bool:
-    """Whether there are surely so many records, as a glance at files of JSON lines and Parquet tells; no otherwise."""
-    for file in files:
-        try:
-            with open_input(file) as opened:
-                reader = detect.uncompressed(opened, max_window=rules.max_window)
-                match detect.format_of(reader, rules.input_format):
-                    case "parquet":
-                        from shardmill.documents.columnar import parquet
-
-                        enough -= parquet.rows(reader, rules.field)
-                    case "jsonl" if jsonl.has_lines(reader, enough):
-                        return True
-                    case _:
-                        return False
-        except ContentError:
-            return False  # told in its turn
-        if enough <= 0:
-            return True
-    return False
 
 
 def is_text(file: InputFile, asked: InputFormat) -> bool:

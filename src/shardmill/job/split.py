@@ -1,12 +1,13 @@
 """A document's or passage's own content → train or val."""
 
-import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import xxhash
 
+from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.spec import Split
 
 # With fewer expected than this, chance would decide too much: 40 ± 6 is still near what was asked for.
@@ -22,8 +23,6 @@ class Splitter:
 
     mode: Split
     limit: int
-    supposed: bool = False
-    """Right only if there are as many documents as there seem to be: the end of the job will tell."""
 
     def is_val(self, key: int) -> bool:
         return key >= self.limit if self.mode == "tail" else key < self.limit
@@ -63,25 +62,38 @@ def enough(val_fraction: float) -> float:
     return FEW / val_fraction if val_fraction else 0
 
 
-def by_threshold(val_fraction: float, *, supposed: bool = False) -> Splitter:
-    return Splitter(mode="hash", limit=int(val_fraction * _ALL), supposed=supposed)
+def by_threshold(val_fraction: float) -> Splitter:
+    return Splitter(mode="hash", limit=int(val_fraction * _ALL))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Lowest:
-    """The lowest of many keys, as many as a small input can need, and what else must be known of all of them."""
+    """The lowest of the keys seen so far, as many as a small input can need, and where the first pass continues."""
 
-    def __init__(self) -> None:
-        self.records = 0
-        """All that were seen, also those that are empty and have no key."""
-        self.count = 0
-        self.highest = -1
-        self.lowest: list[int] = []
+    records: int = 0
+    """Documents or passages seen, including empty ones, which have no key; of a sample, those that are in it."""
+    count: int = 0
+    highest: int = -1
+    lowest: tuple[int, ...] = ()
+    position: Position = BEGINNING
 
-    def add(self, keys: list[int]) -> None:
-        if keys:
-            self.count += len(keys)
-            self.highest = max(self.highest, *keys)
-            self.lowest = heapq.nsmallest(FEW + 1, [*self.lowest, *keys])
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "Lowest":
+        return Lowest(**{**content, "lowest": tuple(content["lowest"]), "position": Position(**content["position"])})
+
+    def plus(self, keys: list[int], records: int, position: Position) -> "Lowest":
+        low = [key for key in keys if len(self.lowest) <= FEW or key < self.lowest[-1]]
+        return Lowest(
+            records=self.records + records,
+            count=self.count + len(keys),
+            highest=max(self.highest, *keys) if keys else self.highest,
+            lowest=tuple(sorted([*self.lowest, *low])[: FEW + 1]) if low else self.lowest,
+            position=position,
+        )
+
+
+def choose(found: Lowest, val_fraction: float) -> Splitter:
+    return by_threshold(val_fraction) if found.records >= enough(val_fraction) else by_lowest(found, val_fraction)
 
 
 def by_lowest(found: Lowest, val_fraction: float) -> Splitter:
