@@ -94,9 +94,11 @@ def test_blocks_from_the_middle_of_a_long_list_do_not_look_at_what_is_before(tmp
 def test_a_compressed_file_among_plain_ones_is_looked_into(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.txt").write_bytes(TEXT)
-    assert plan.look(find_inputs([str(tmp_path)]), "auto", "text") == plan.Look(plain=True, window=0, held=0)
+    assert plan.probe(find_inputs([str(tmp_path)]), "auto", "text") == plan.Probe(
+        plain=True, first_is_text=True, window=0, held=0
+    )
     (tmp_path / "9.txt.gz").write_bytes(gzip.compress(TEXT))
-    found = plan.look(find_inputs([str(tmp_path)]), "auto", "text")
+    found = plan.probe(find_inputs([str(tmp_path)]), "auto", "text")
     assert not found.plain and found.window and found.held
 
 

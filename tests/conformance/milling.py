@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 
 from given_texts import load_once
+from shardmill.inputs.input_files import InputFiles
 from shardmill.job import block as blocks
 from shardmill.job import job as jobs
 from shardmill.job import mill, plan
@@ -53,9 +54,9 @@ def encoder(tokenizer, engine):
 
 @lru_cache(maxsize=1)
 def _budget():
-    spec = Spec(inputs=("any",), output="any")
-    look = plan.Look(plain=True, window=0, held=0)
-    return _fit_budget(spec, engines("r50k_base", "reference"), Limits(max_memory=PLENTY, workers=1), look, many=True)
+    spec, limits = Spec(inputs=("any",), output="any"), Limits(max_memory=PLENTY, workers=1)
+    probe = plan.Probe(plain=True, first_is_text=True, window=0, held=0)
+    return _fit_budget(spec, engines("r50k_base", "reference"), limits, probe, InputFiles(), many=True)
 
 
 @contextmanager
@@ -88,7 +89,7 @@ def mill_blocks(job, splitter, start=None, index=0, val=False):
     fast = "gigatoken" if job.engines.native is None else "native"
     used = encoder(job.spec.tokenizer, "reference" if job.engines.guard is None else fast)
     for block in plan.blocks(job.files, job.rules, start or plan.BEGINNING, index):
-        milled = blocks.mill_block(job, splitter, used, blocks.parse(job, block))
+        milled = blocks.mill_block(job, splitter, used, block)
         counts += milled.counts
         out.rejects += milled.rejects
         for run in milled.runs:

@@ -340,7 +340,7 @@ def _manifest_of(job: Job, done: Done, writer: Writer) -> Manifest:
         )
     return Manifest(
         job=job.describe(),
-        dtype=job.dtype.name,
+        dtype=job.writes.dtype.name,
         eot_id=job.eot_id,
         eot_side=job.eot_side,
         counts=done.counts,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from shardmill.documents.pieces import Position
 from shardmill.errors import ShardmillError
 from shardmill.job import budget, plan
-from shardmill.job.block import Milled, mill_block, parse
+from shardmill.job.block import Milled, mill_block
 from shardmill.job.job import Job
 from shardmill.job.plan import Block
 from shardmill.job.split import Splitter
@@ -72,7 +72,7 @@ def _work(job: Job, splitter: Splitter, line: "_Pipeline") -> None:
                 encoder.renew()
                 machine.give_back_freed_memory()
             try:
-                result: Milled | ShardmillError = mill_block(job, splitter, encoder, parse(job, block))
+                result: Milled | ShardmillError = mill_block(job, splitter, encoder, block)
             except ShardmillError as e:
                 result = e
             line.hand_in(block.index, result)  # what this raises stops the line, whichever Block it is about
