@@ -263,7 +263,7 @@ def _end_at_bad_byte(pieces: Pieces, part: TextPart, rules: TextRules) -> None:
             if not rules.limited:
                 raise error
             pieces.keep(i + 1)
-            pieces.data[i], pieces.ends[i] = data[: rules.cuts.nearest(data, utf8.valid_bytes(data))], False
+            pieces.data[i], pieces.ends[i] = data[: rules.cuts.nearest(data, utf8.valid_bytes(data)) or 0], False
             pieces.error = i + 1, error
             return
 
