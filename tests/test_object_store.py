@@ -164,7 +164,7 @@ def test_what_cannot_wait_in_the_room_given_is_refused_at_once(text, tmp_path, b
     done = CliRunner().invoke(
         cli, ["prepare", str(text), "-o", "s3://mill/small", "--dry-run", "--max-staging", "5000"]
     )
-    assert done.exit_code == 1 and "tokens" in done.stdout and "must wait on this disk" in str(done.exception)
+    assert done.exit_code == 1 and "tokens" in done.stdout and "must be staged on this disk" in str(done.exception)
 
 
 def test_what_outgrows_its_room_stops_and_goes_on_with_more(text, tmp_path, bucket):

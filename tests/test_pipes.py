@@ -136,8 +136,8 @@ def test_what_needs_a_look_ahead_is_refused_with_the_reason(tmp_path):
     for options, word in (
         (("prepare", "-", "-o", "out", "--split", "tail"), b"known only at its end"),
         (("prepare", "-", "-o", "out", "--split", "head"), b"known only at its end"),
-        (("prepare", "-", "-o", "out", "--dry-run"), b"beforehand"),
-        (("estimate", "-"), b"beforehand"),
+        (("prepare", "-", "-o", "out", "--dry-run"), b"cannot be estimated"),
+        (("estimate", "-"), b"cannot be estimated"),
     ):
         done = run(*options, cwd=tmp_path, input=TEXT)
         assert done.returncode == 2 and word in done.stderr, done.stderr

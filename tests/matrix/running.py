@@ -64,9 +64,7 @@ SHRUNK = {
     ),  # 0: pages window by window
     "documents.columnar.long_pages._WINDOW": 300,
     "job.plan._MAX_PARTS": 3,
-    "job.plan._GUESS_BYTES": 500,
-    "job.plan._KNOWN_PARTS": 3,
-    "job.plan._SURVEYED_AT_FIRST": 2,
+    "job.first_pass._WINDOW": 500,
     "results.document_index._CHUNK": 7,
     "formats.indexes._CHUNK": 7,
     "formats.olmo._CHUNK": 7,

@@ -21,10 +21,9 @@ from shardmill.documents.long_values import Broken
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, Location, Records, ValuePart, long_parts
 from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, block_bytes, growing, weight
-from shardmill.io.reading import Reader, ahead
+from shardmill.io.reading import Reader
 
 _HEAD_BYTES = 64 << 10
-_GLANCE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,37 +182,6 @@ class _LongLine:
 
     def _after(self) -> Position:
         return Position(file=self._here.file, offset=self.following, record=self._here.record + 1)
-
-
-def has_lines(reader: Reader, enough: float) -> bool:
-    """Whether there are surely so many records, as a glance tells: lines that end an object."""
-    found, before = 0, b""
-    for data in ahead(_stretches(reader)):
-        found += count_records(before + data)
-        before = data[-2:]
-        if b"\n" in before:  # it would be counted again
-            before = b""
-        if found >= enough:
-            return True
-    return False
-
-
-def count_records(data: bytes) -> int:
-    """How many lines of it end an object: as many records, unless some are odd."""
-    characters = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(characters == ord("\n"))
-    ends = ends[ends >= 2]
-    last, earlier = characters[ends - 1], characters[ends - 2]
-    return int(((last == ord("}")) | ((last == ord("\r")) & (earlier == ord("}")))).sum())
-
-
-def _stretches(reader: Reader) -> Iterator[bytes]:
-    """All of it, some at a time."""
-    at = 0
-    while data := reader.read(at, _GLANCE_BYTES):
-        at += len(data)
-        reader.done_until(at)
-        yield data
 
 
 def _parse_all(data: bytes, newline: bytes, field: _Field) -> list[bytes] | None:

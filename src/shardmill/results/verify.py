@@ -30,8 +30,7 @@ from shardmill.io.http_reader import RemoteReader
 from shardmill.io.reading import InputReader, Reader
 from shardmill.io.retry import NotFound
 from shardmill.job.block import Milled
-from shardmill.job.first_pass import choose_splitter
-from shardmill.job.job import Job, describe, make_job
+from shardmill.job.job import Job, choose_splitter, describe, make_job
 from shardmill.job.truncate import Truncation
 from shardmill.job.workers import mill_blocks
 from shardmill.record import input_list, journal, manifest
