@@ -197,7 +197,7 @@ def test_an_absurd_size_is_refused_whatever_is_allowed(tmp_path):
 
 MEASURE = """
 import sys
-from shardmill import machine
+from shardmill.system import machine
 from shardmill.tokens import gigatoken, reference, tokenizer
 found = tokenizer.load(sys.argv[1])
 reference.load_reference(found).encode(b"warm")
