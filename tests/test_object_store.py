@@ -4,15 +4,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import shardmill
+from command import SHARDMILL, run
 from given_texts import load_once
 from servers import Fault, Proxy, Server
 from shardmill import Limits, Spec, prepare
@@ -306,9 +305,8 @@ def test_a_large_file_is_put_in_parts_and_parts_of_a_killed_run_are_dropped(tmp_
 @pytest.mark.usefixtures("aws_login")
 def test_the_command_tells_the_address_and_no_secret(text, tmp_path, faulty):
     args = ["prepare", str(text), "-o", "s3://mill/told", "--format", "shards", "--shard-tokens", "2000"]
-    command = [Path(sys.executable).with_name("shardmill"), *args, "--staging", "stage", "--progress", "json"]
     faulty.delay = 0.1
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run(*args, "--staging", "stage", "--progress", "json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "s3://mill/told/train-00000.bin  2,000 tokens" in done.stderr
     assert 'shardmill.open("s3://mill/told")' in done.stderr and '"staged_bytes": ' in done.stderr
@@ -322,7 +320,7 @@ def test_the_command_tells_the_address_and_no_secret(text, tmp_path, faulty):
 def test_ctrl_c_does_not_wait_for_the_store(tmp_path, faulty, room):
     (tmp_path / "a.txt").write_text("\n".join(DOCUMENTS * 100))
     args = ["prepare", "a.txt", "-o", f"s3://mill/held{room}", "--format", "shards", "--shard-tokens", "100k"]
-    command = [Path(sys.executable).with_name("shardmill"), *args, "--staging", "stage", "-q", "--max-staging", room]
+    command = [SHARDMILL, *args, "--staging", "stage", "-q", "--max-staging", room]
     faulty.faults = [("PUT", "train-0000", Fault("stall", 0, seconds=30)) for _ in range(100)]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while len(faulty.faults) > 98 and process.poll() is None:

@@ -1,28 +1,28 @@
 """Standard input and named pipes: any size, unknown length, read once and forward."""
 
+import functools
 import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+import command
+from command import SHARDMILL
 from shardmill.errors import InputError, TemporaryError
 from shardmill.io.reading import PipeReader
 from shardmill.io.retry import Stopped
 from shardmill.io.spool import Spool
 
 ROOT = Path(__file__).parent.parent
-SHARDMILL = Path(sys.executable).with_name("shardmill")
 TEXT = (ROOT / "samples/tinyshakespeare.txt").read_bytes()
 
 
-def run(*args, cwd, **options):
-    return subprocess.run([SHARDMILL, *map(str, args)], cwd=cwd, capture_output=True, timeout=120, **options)
+run = functools.partial(command.run, text=False)
 
 
 def start(*args, cwd):

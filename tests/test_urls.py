@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
+from command import SHARDMILL, run
 from servers import COMMIT, TOKEN, Fault, Hub, Server
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import InputError, UsageError
@@ -26,14 +26,7 @@ def names(files):
 
 
 def command(*args, cwd, **env):
-    return subprocess.run(
-        [Path(sys.executable).with_name("shardmill"), *map(str, args)],
-        cwd=cwd,
-        env={**os.environ, "HF_HOME": str(cwd / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1", **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return run(*args, cwd=cwd, env={"HF_HOME": str(cwd / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1", **env})
 
 
 @pytest.fixture(scope="session")
@@ -261,7 +254,7 @@ def test_a_job_that_waits_for_a_server_gives_up_in_the_end_or_when_told_to(tmp_p
         assert "hush" not in done.stderr and not list(tmp_path.glob("out/*"))
         server.faults["/a.txt"][:0] = [Fault("stall"), Fault("cut", 400_000)]
         before = len(server.requests)
-        process = subprocess.Popen([Path(sys.executable).with_name("shardmill"), *args], cwd=tmp_path, stderr=-1)
+        process = subprocess.Popen([SHARDMILL, *args], cwd=tmp_path, stderr=-1)
         while len(server.requests) < before + 4:
             time.sleep(0.05)
         process.terminate()
