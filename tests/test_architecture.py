@@ -45,8 +45,8 @@ DOORS = {
     "msgspec": {"documents.jsonl"},
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.main", "cli.results", "cli.console"},
-    "rich": {"cli.main", "cli.results", "cli.console"},
+    "click": {"cli.main", "cli.results", "cli.options"},
+    "rich": {"cli.results", "cli.console"},
 }
 
 
@@ -113,7 +113,7 @@ def test_every_module_says_first_what_it_is_for():
 
 def test_files_and_functions_stay_readable():
     for name, path, tree in modules():
-        assert len(path.read_text().splitlines()) <= 460, name
+        assert len(path.read_text().splitlines()) <= 450, name
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 # the list of options, and the commands that get them all, are as long as there are options

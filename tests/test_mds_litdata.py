@@ -12,7 +12,6 @@ from shardmill import Limits, Spec, Target, prepare
 from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.formats import registry
 from shardmill.results import eot
-from shardmill.results.foreign import Claims
 
 HELLO = "Hello world\nHello\n"  # 15496 995 and 15496 in GPT-2
 TOKENS = [15496, 995, 50256, 15496, 50256]
@@ -209,16 +208,16 @@ def test_chunks_of_many_items_that_another_program_made_are_read(tmp_path):
     def convert(index):
         (tmp_path / "lit/index.json").write_text(json.dumps(index))
         target = Target(output=tmp_path / "new", format="megatron", overwrite=True)
-        return shardmill.convert(tmp_path / "lit", target, Claims(eot_id=50256))
+        return shardmill.convert(tmp_path / "lit", target, eot_id=50256)
 
     convert(index)
     assert shardmill.open(tmp_path / "new")["train"][:].tolist() == tokens
     for change, reason in (
-        ({"chunks": [{**chunk, "dim": 3}]}, "says 3 tokens, and there is room for 9"),
-        ({"chunks": [{**chunk, "filename": "../lit/chunk-0-0.bin"}]}, "which is not beside it"),
-        ({"config": {"data_format": ["jpeg"]}}, "what can be read is tokens of TokensLoader"),
+        ({"chunks": [{**chunk, "dim": 3}]}, "announces 3 tokens, and its 56 bytes hold 9"),
+        ({"chunks": [{**chunk, "filename": "../lit/chunk-0-0.bin"}]}, "which is not in the same folder"),
+        ({"config": {"data_format": ["jpeg"]}}, "supported: tokens of TokensLoader"),
         ({"config": {}}, "is not an index of litdata"),
-        ({"chunks": []}, "holds no shards"),
+        ({"chunks": []}, "lists any shard"),
     ):
         with pytest.raises(InputError, match=reason):
             convert({**index, **change})
@@ -231,7 +230,7 @@ def test_mds_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
     index = json.loads((folder / "train/index.json").read_text())
     (first, *rest) = index["shards"]
     for change, reason in (
-        ({"column_encodings": ["ndarray:float32"]}, "what can be read has only tokens"),
+        ({"column_encodings": ["ndarray:float32"]}, "supported: a single column tokens"),
         ({"column_encodings": ["ndarray:uint16"]}, "a sample at byte .* is not one row of 2 tokens"),
         ({"column_encodings": ["ndarray:int32"], "samples": 7}, "does not say where 7 samples are"),
         ({"column_encodings": ["ndarray:int64"]}, "sample 0 has 10 bytes, which is no row of tokens of 8 bytes"),

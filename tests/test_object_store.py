@@ -225,7 +225,7 @@ def test_other_places_are_refused_with_a_reason(text, tmp_path, url, words):
     with pytest.raises(UsageError, match=words):
         mill(text, url, tmp_path)
     done = CliRunner().invoke(cli, ["convert", str(tmp_path), "--to", "llmc", "-o", "s3://mill/x"])
-    assert done.exit_code and "write to a disk" in str(done.exception)
+    assert done.exit_code and "write to a local disk" in str(done.exception)
 
 
 def test_what_is_not_ours_is_left_alone_and_what_is_anothers_job_is_refused(text, tmp_path, aws_login, bucket):

@@ -13,7 +13,7 @@ import numpy as np
 from shardmill.errors import UsageError
 from shardmill.formats import mds_litdata
 from shardmill.formats.shards import Header, Layout, Shape, SplitName, TokenType
-from shardmill.spec import VAL_FRACTION, Dtype, Spec, Split
+from shardmill.spec import VAL_FRACTION, Dtype, Spec, SplitMode
 from shardmill.system.names import show
 from shardmill.tokens.tokenizer import Tokenizer
 
@@ -275,7 +275,7 @@ def get(name: str) -> Format:
     return FORMATS[name]
 
 
-def split_mode(spec: Spec) -> Split:
+def split_mode(spec: Spec) -> SplitMode:
     """hash, tail, head or first-shard: what auto means in this format."""
     if spec.split != "auto":
         return spec.split

@@ -77,7 +77,8 @@ class Estimate:
 def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
     """What prepare(spec) would make and take.
 
-    >>> estimate(Spec(inputs=["books/"], output="tokens", tokenizer="gpt2")).tokens.middle
+    >>> shardmill.estimate(shardmill.Spec(inputs=["corpus/"], output="data")).dtype
+    'uint16'
     """
     limits = limits or Limits()
     files, tokenizer = find(spec, limits)

@@ -25,7 +25,7 @@ from shardmill.job.budget import Budget, Footprint
 from shardmill.job.split import Lowest, Splitter
 from shardmill.record import input_list
 from shardmill.record.manifest import when
-from shardmill.spec import Limits, Spec, Split
+from shardmill.spec import Limits, Spec, SplitMode
 from shardmill.system import machine
 from shardmill.system.names import is_url, show
 from shardmill.tokens.check import SHARE, Checker
@@ -55,7 +55,7 @@ class Job:
     engines: Engines
     rules: TextRules
     writes: Output
-    split: Split
+    split: SplitMode
     """hash, head or tail; if the first shard is val, hash with a fraction of 0."""
     val_fraction: float
     eot_id: int | None
@@ -99,9 +99,9 @@ def versions(job: Job) -> dict[str, Any]:
 def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenizer]:
     """The inputs and the tokenizer. Refuses choices that contradict each other."""
     registry.check(spec)
-    check_output_url(spec.output)
+    check_output_url(str(spec.output))
     limits = limits or Limits()
-    files = find_inputs(spec.inputs, network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
+    files = find_inputs(map(str, spec.inputs), network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
     mode, fraction = _val_choice(spec)
     if files.pipes and mode != "hash" and fraction:
         raise UsageError(
@@ -203,7 +203,7 @@ def choose_splitter(
     return splitter
 
 
-def _val_choice(spec: Spec) -> tuple[Split, float]:
+def _val_choice(spec: Spec) -> tuple[SplitMode, float]:
     """How text is split, and the fraction that is val: 0 if the first shard will be val."""
     mode = registry.split_mode(spec)
     return ("hash", 0.0) if mode == "first-shard" else (mode, spec.val_fraction)

@@ -103,12 +103,16 @@ def prepare(
     """Mill the inputs of spec into its output folder, or go on where an earlier run of the same job was stopped.
 
     Never prints; raises ShardmillError with a message for the user.
+
+    >>> result = shardmill.prepare(shardmill.Spec(inputs=["corpus/"], output="data"))
+    >>> result.manifest.dtype
+    'uint16'
     """
     started = time.perf_counter()
     limits = limits or Limits()
     files, tokenizer = find(spec, limits)
     output, format = limits.work_folder(spec.output), registry.check(spec)
-    store = ObjectStore(spec.output, limits.network_seconds) if is_url(spec.output) else None
+    store = ObjectStore(str(spec.output), limits.network_seconds) if is_url(spec.output) else None
     result = store.shown if store is not None else output
     output_folder.refuse_to_replace_inputs(output, store, files, format)
     asked = describe(spec, files, tokenizer)

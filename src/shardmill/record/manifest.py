@@ -76,6 +76,9 @@ class Manifest:
     format: int = FORMAT
     """The format number that it was read with; it is always written with the current one."""
 
+    def __repr__(self) -> str:
+        return f"Manifest({self.tokens:,} tokens, {self.dtype}, {len(self.files):,} files, {self.counts.documents:,} documents)"
+
     @property
     def tokens(self) -> int:
         return sum(file.tokens for file in self.files)
