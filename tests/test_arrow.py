@@ -9,8 +9,9 @@ import pytest
 
 from given_texts import load_once
 from shardmill.documents.columnar import arrow
+from shardmill.documents.long_values import BytesReader
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import BytesReader, Counted
+from shardmill.documents.records import Counted
 from shardmill.documents.rules import TextRules
 from shardmill.errors import InputError
 

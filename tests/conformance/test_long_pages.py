@@ -12,7 +12,7 @@ from milling import job_of, mill_blocks, mill_files
 import samples
 from shardmill.documents.columnar import columns, parquet
 from shardmill.documents.columnar.pages import pages_of
-from shardmill.documents.records import BytesReader
+from shardmill.documents.long_values import BytesReader
 from shardmill.errors import InputError
 from shardmill.io.compression import Decompressed
 

@@ -15,6 +15,9 @@ PASSAGE_HEAD = 4 << 10
 # Each document of a block takes some 400 bytes beside its text. So a Part has no more than this of them, and
 # however short they are, they weigh as much as half a block.
 MAX_RECORDS = 8 << 10
+# A record up to this long is parsed at once by whoever reads, under the one reserve for reading; a longer one is parsed
+# a window at a time, which takes three times as long.
+HELD_BYTES = 4 << 20
 _LEAST_WEIGHT = 64
 
 Key = Callable[[bytes, int], int]

@@ -1,13 +1,16 @@
 """Bytes → the certainty that they are UTF-8, or where and why not, or a repaired copy."""
 
+import codecs
 import itertools
 
 import numpy as np
 import pyarrow as pa
 
 from shardmill.errors import ContentError, InputError
+from shardmill.io.reading import Reader
 from shardmill.system.names import show
 
+_WINDOW = 256 << 10
 _SMALL = 16 << 10  # below, building the Arrow array costs more than decoding
 
 
@@ -93,6 +96,30 @@ def complaint(data: bytes, offset: int = 0) -> str:
     except UnicodeDecodeError as e:
         return f"byte {offset + e.start:,} of it (0x{data[e.start]:02x}) is not UTF-8"
     raise AssertionError("complaint about valid UTF-8")
+
+
+def find_end(reader: Reader, begin: int, terminator: bytes, *, keep: bool = True) -> tuple[int, int, str | None]:
+    """Where text of any length ends, where its terminator does, and why it is not UTF-8, if so.
+
+    Unless it is to be kept, it is not checked, and the reader may forget it.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    at, problem = begin, None
+    while True:
+        data = reader.read(at, _WINDOW)
+        found = data.find(terminator) if terminator else -1
+        ends = found >= 0 or len(data) < _WINDOW
+        text = data[:found] if found >= 0 else data if ends else data[: len(data) - max(0, len(terminator) - 1)]
+        if keep and problem is None:
+            try:
+                decoder.decode(text, final=ends)
+            except UnicodeDecodeError as e:
+                problem = complaint(e.object, at - begin - (len(e.object) - len(text)))
+        at += len(text)
+        if not keep:
+            reader.done_until(at)
+        if ends:
+            return at, at + (len(terminator) if found >= 0 else 0), problem
 
 
 def _guess(data: bytes) -> str:

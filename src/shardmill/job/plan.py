@@ -16,7 +16,7 @@ from shardmill.documents import delimited, detect, jsonl, passages, text, utf8, 
 from shardmill.documents.columnar import columns
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted, Location
-from shardmill.documents.rules import BOM, FIRST_PART_BYTES, MAX_RECORDS, Passages, TextRules
+from shardmill.documents.rules import BOM, FIRST_PART_BYTES, HELD_BYTES, MAX_RECORDS, Passages, TextRules
 from shardmill.errors import ContentError, InputError, ShardmillError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.compression import Decompressed
@@ -156,12 +156,15 @@ def look(files: InputFiles, asked: InputFormat, field: str) -> Look:
     plain, window, held = not odd and not files.pipes and asked in ("auto", "text"), 0, 0
     for file in (files[number] for number in (0, *odd[:: max(1, len(odd) // _LOOKS)])):
         if file.once:
+            held = max(held, 0 if is_text(file, asked) else HELD_BYTES)
             continue
         with contextlib.suppress(ContentError), open_input(file) as reader:  # told in its turn
             own = detect.window(reader)
             found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
             window = max(window, own)
-            held = max(held, IN_MEMORY if own else 0)
+            held = max(
+                held, (IN_MEMORY if own else 0) + (HELD_BYTES if found in ("jsonl", "csv", "tsv", "warc") else 0)
+            )
             plain &= found == "text" and not own
             if found == "parquet":
                 from shardmill.documents.columnar import (
@@ -426,10 +429,10 @@ class _Source:
         damage = getattr(self._reader, "damage", None)
         if damage is not None:
             place = Location(path=self._file.path)
-            yield Counted(file=start.file, after=after, place=place, complaint=f"the rest of it is lost: {damage}")
+            yield Counted(file=start.file, after=after, location=place, complaint=f"the rest of it is lost: {damage}")
         elif none and not start.offset:  # nothing in it, but perhaps a mark
             marks = len(self._reader.read(0, 1))
-            yield Counted(file=start.file, after=after, place=Location(path=self._file.path), empty=1, marks=marks)
+            yield Counted(file=start.file, after=after, location=Location(path=self._file.path), empty=1, boms=marks)
 
 
 def _failed(file: InputFile, number: int, error: InputError, rules: TextRules) -> Counted:
@@ -440,5 +443,5 @@ def _failed(file: InputFile, number: int, error: InputError, rules: TextRules) -
     after, place = Position(file=number + 1), Location(path=file.path)
     if rules.on_error == "skip" and isinstance(error, ContentError):
         message = str(error).removeprefix(f"{show(file.path)}: ")
-        return Counted(file=number, after=after, place=place, complaint=message)
-    return Counted(file=number, after=after, place=place, error=error)
+        return Counted(file=number, after=after, location=place, complaint=message)
+    return Counted(file=number, after=after, location=place, error=error)
