@@ -103,11 +103,11 @@ def test_documents_are_what_split_gives(path, separator, data, block_bytes):
 
 def test_the_last_of_overlapping_separators_is_found_from_the_left():
     for count in range(1, 9):
-        end = text._last_separator_end(b"x" + b"\n" * count, b"\n\n")
-        assert end == (1 + count // 2 * 2 if count > 1 else 0)
-    assert text._last_separator_end(b"ababa", b"aba") == 3
-    assert text._last_separator_end(b"xabaxxaba", b"aba") == 9
-    assert text._last_separator_end(b"nothing", b"aba") == 0
+        end = text._documents_end(b"x" + b"\n" * count, b"\n\n")
+        assert end == ((1 + count // 2 * 2, count // 2) if count > 1 else (0, 0))
+    assert text._documents_end(b"ababa", b"aba") == (3, 1)
+    assert text._documents_end(b"xabaxxaba", b"aba") == (9, 2)
+    assert text._documents_end(b"nothing", b"aba") == (0, 0)
 
 
 def test_empty_documents_are_counted_and_give_nothing(path):

@@ -226,6 +226,7 @@ def value_parts(
         yield Counted(file=here.file, after=following, location=location, empty=1)
     start = Position(file=here.file, offset=here.begin)
     for inner in text.read_parts(start, reader, job_offset, _as_document(rules), is_value=True):
+        assert isinstance(inner, text.TextPart)
         done = inner.offset + len(inner.data)
         yield ValuePart(
             file=here.file,

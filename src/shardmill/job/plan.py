@@ -340,7 +340,7 @@ def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
         data=data[mark:] if mark else data,
         documents=documents,
         open=False,
-        mark=bool(mark),
+        bom=bool(mark),
         path=file.path,
     )
 
