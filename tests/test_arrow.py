@@ -93,7 +93,7 @@ def test_a_null_in_whose_place_there_is_a_long_value_is_refused_as_any_other(kin
         [part.checked(rules()) for part in parts(stream(array))]
     (part,) = parts(stream(array), on_error="skip")
     found = part.checked(rules(on_error="skip")).found
-    assert (found.data, [reject.row for _, reject in found.rejects]) == ([b"good"], [0])
+    assert (found.data, [reject.location.row for _, reject in found.rejects]) == ([b"good"], [0])
 
 
 def test_rows_that_share_their_text_take_no_more_than_a_block_at_once():

@@ -140,7 +140,7 @@ def test_other_encodings_are_refused_by_name(path, encoding):
 
 @pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE])
 def test_a_mark_alone_is_enough_to_refuse(mark):
-    with pytest.raises(InputError, match="only UTF-8 is read"):
+    with pytest.raises(InputError, match="only UTF-8 is supported"):
         utf8.refuse_other_encodings("text.txt", mark)
 
 

@@ -100,7 +100,7 @@ def test_a_bad_line_stops_the_job_or_is_left_out(bad, choices):
         assert got.train == tokens(["one", "two", "three"])
         assert (got.counts["documents"], got.counts["documents_rejected"]) == (4, 1)
         (reject,) = got.rejects
-        assert (reject.line, reject.byte) == (3, 17) and BAD[bad] in reject.reason
+        assert (reject.location.line, reject.location.byte) == (3, 17) and BAD[bad] in reject.reason
 
 
 @pytest.mark.parametrize("fine", FINE, ids=lambda fine: fine[:30].decode("latin-1"))
@@ -158,7 +158,7 @@ def test_nulls_in_a_column(kind, name):
     got = mill_files({name: data}, val_fraction=0, on_error="skip")
     assert got.train == tokens(["one", "two"])
     assert (got.counts["documents"], got.counts["documents_rejected"], got.counts["documents_empty"]) == (5, 2, 1)
-    assert [reject.row for reject in got.rejects] == [1, 4]
+    assert [reject.location.row for reject in got.rejects] == [1, 4]
 
 
 def test_a_column_of_bytes_that_are_not_utf8(choices):
@@ -199,7 +199,7 @@ def test_rows_of_a_table_that_are_bad():
     for block_bytes in (5, 1 << 20):
         got = mill_files({"a.csv": data}, val_fraction=0, on_error="skip", block_bytes=block_bytes)
         assert got.train == tokens(["one", "two\nlines", "three"])
-        assert [reject.line for reject in got.rejects] == [3, 4, 8, 10]
+        assert [reject.location.line for reject in got.rejects] == [3, 4, 8, 10]
         assert got.counts["documents_empty"] == 1 and accounted(got.counts, 3)
 
 
@@ -229,7 +229,7 @@ def test_rows_longer_than_a_run_are_taken_apart_as_pythons_csv_does():
             for choices in ({}, TINY):
                 try:
                     got = mill_files({"a.csv": data}, val_fraction=0, on_error=policy, engine="reference", **choices)
-                    places = [(reject.line, reject.byte) for reject in got.rejects]
+                    places = [(reject.location.line, reject.location.byte) for reject in got.rejects]
                     got.counts.pop("forced_cuts")
                     results.append((got.counts, places, decode(got.train)))
                 except InputError as e:
@@ -259,7 +259,7 @@ def test_a_document_that_is_not_utf8_is_left_out():
                 )
                 assert got.train == tokens(["one", "three", "four " * 100])
                 assert (got.counts["documents"], got.counts["documents_rejected"]) == (5, 2)
-                assert [reject.byte for reject in got.rejects] == [0 + 3 + 8, 3 + 8 + 2 + 8]
+                assert [reject.location.byte for reject in got.rejects] == [0 + 3 + 8, 3 + 8 + 2 + 8]
 
 
 def test_a_file_that_is_not_utf8_is_left_out_among_others():

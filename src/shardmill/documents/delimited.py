@@ -1,20 +1,23 @@
 """A CSV or TSV file with a header → Parts of whole rows, and the text in one column of each.
 
 Rows are parsed by the reader, since where a quoted value ends is certain only from the beginning of the file on: by
-Python's csv, and by _LongRow where they are longer than that allows, or than a Part.
+Python's csv, and those that are bad, or longer than it allows or than a Part, by _LongRow.
 """
 
+import contextlib
 import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from shardmill.documents import utf8
 from shardmill.documents.long_values import Cursor, ValuePart, ValueReader, long_parts, plain
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Broken, Counted, Location, Records, checked, damage_of, lost
-from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, block_bytes, weight
+from shardmill.documents.records import Broken, Counted, Records, checked, damage_of, lost, whole_lines
+from shardmill.documents.rejects import Location
+from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, weight
 from shardmill.io.reading import Reader
 
 _WINDOW = 256 << 10
@@ -76,7 +79,7 @@ class _Table:
     delimiter: str
     newline: bytes
     column: int
-    replace: bool
+    rules: TextRules
 
 
 def read_parts(
@@ -87,60 +90,42 @@ def read_parts(
     utf8.refuse_other_encodings(reader.path, head)
     newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
     bom = len(BOM) if head.startswith(BOM) else 0
-    lines = _Lines(reader, bom, 0, newline, _LONGEST_HEADER)
-    column, location = _header(lines, delimiter, rules.field), Location(path=reader.path, line=1)
-    here = start if start.offset else Position(file=start.file, offset=lines.at, record=lines.number)
-    if bom and not start.offset:
-        yield Counted(file=start.file, after=here, location=location, boms=1)
+    header = _lines(reader.read(bom, _LONGEST_HEADER), newline)
+    source = _csv_reader(header, delimiter)
+    column, location = _column(source, rules.field), Location(path=reader.path, line=1)
+    here = start
+    if not start.offset:
+        here = Position(file=start.file, offset=bom + _size(header[: source.line_num]), record=source.line_num)
+        if bom:
+            yield Counted(file=start.file, after=here, location=location, boms=1)
     if isinstance(column, Broken):
         yield Counted(file=start.file, after=Position(file=start.file + 1), location=location, complaint=str(column))
         return
-    if start.offset:
-        reader.done_until(start.offset)
-    # The csv module has a limit of its own for the length of a field, which is that of the whole process.
-    longest = min(rules.max_run_bytes, csv.field_size_limit())
-    lines = _Lines(reader, here.offset, here.record, newline, longest)
-    table = _Table(
-        reader=reader, delimiter=delimiter, newline=newline, column=column, replace=rules.on_error == "replace"
-    )
-    yield from _parts(_rows(table, lines), here, reader, base, rules)
-    if (damage := damage_of(reader)) is not None:
-        yield lost(start.file, Location(path=reader.path, line=lines.number + 1), "line", damage)
-
-
-def _parts(
-    source: Iterator[Row], here: Position, reader: Reader, base: int, rules: TextRules
-) -> Iterator[TablePart | ValuePart | Counted]:
-    """Rows in Parts; here.begin bytes of the text of the first are done already."""
-    rows: list[Row] = []
-    begin = here.begin
-    for row in source:
-        is_long = isinstance(row.value, ValueReader)
-        full = rows and row.following - rows[0].at > block_bytes(here.file, row.at, rules)
-        if rows and (is_long or full or len(rows) == MAX_RECORDS):
+    table = _Table(reader=reader, delimiter=delimiter, newline=newline, column=column, rules=rules)
+    while True:
+        reader.done_until(here.offset)
+        rows, after = ([], here) if here.begin else _rows(table, here)
+        if after == here:
+            row = _LongRow(table, here).find()
+            if row is None:
+                break
+            rows, after = [row], _after(here.file, row)
+        if rows and isinstance(rows[0].value, ValueReader):
+            location = _location(reader.path, rows[0])
+            yield from long_parts(rows[0].value, here, after, location, base + here.offset, rules)
+        elif rows:
             yield TablePart(file=here.file, path=reader.path, rows=tuple(rows), job_offset=base + rows[0].at)
-            reader.done_until(row.at)
-            rows = []
-        if isinstance(row.value, ValueReader):
-            first = Position(file=here.file, offset=row.at, record=row.line, begin=begin)
-            location = _location(reader.path, row)
-            yield from long_parts(row.value, first, _after(here.file, row), location, base + row.at, rules)
-            begin = 0
-            reader.done_until(row.following)
-        else:
-            rows.append(row)
-    if rows:
-        yield TablePart(file=here.file, path=reader.path, rows=tuple(rows), job_offset=base + rows[0].at)
+        here = after
+    if (damage := damage_of(reader)) is not None:
+        yield lost(here.file, Location(path=reader.path, line=here.record + 1), "line", damage)
 
 
-def _header(lines: "_Lines", delimiter: str, field: str) -> int | Broken:
-    """Which column has the text; 0 for an empty file."""
+def _column(source: Any, field: str) -> int | Broken:
+    """Which column has the text, as the first row tells; 0 for an empty file."""
     try:
-        names = next(csv.reader(lines, delimiter=delimiter, strict=True), None)
+        names = next(source, None)
     except csv.Error as e:
-        return Broken(f"cannot read the header: {e}")
-    except _TooLong:
-        return Broken(f"the header is longer than {_LONGEST_HEADER:,} bytes")
+        return Broken(f"cannot read the header, which may have {_LONGEST_HEADER:,} bytes: {e}")
     if names is None:
         return 0
     if not names:
@@ -154,80 +139,51 @@ def _header(lines: "_Lines", delimiter: str, field: str) -> int | Broken:
     return found[0]
 
 
+def _rows(table: _Table, here: Position) -> tuple[list[Row], Position]:
+    """About a block of rows, and where the next begins; none if the next is bad, or too long for that."""
+    data, _ = whole_lines(table.reader, here.offset, table.newline, table.rules.block_bytes)
+    lines = _lines(data, table.newline)
+    source = _csv_reader(lines, table.delimiter)
+    rows: list[Row] = []
+    at, done = here.offset, 0
+    # A field may also be longer than the csv module allows; its limit is the whole process's, so it is left alone.
+    with contextlib.suppress(csv.Error):
+        for values in source:
+            following = at + _size(lines[done : source.line_num])
+            if following - at > table.rules.max_run_bytes or len(rows) == MAX_RECORDS:
+                break
+            if values:  # a blank line is not a record, but has a number
+                value = _too_few(len(values), table) if len(values) <= table.column else _encoded(values[table.column])
+                line, count = here.record + done, source.line_num - done
+                rows.append(Row(at=at, following=following, line=line, lines=count, value=value))
+            at, done = following, source.line_num
+    return rows, Position(file=here.file, offset=at, record=here.record + done) if done else here
+
+
+def _lines(data: bytes, newline: bytes) -> list[bytes]:
+    """The lines of data, with their newlines."""
+    *ended, last = data.split(newline)
+    return [line + newline for line in ended] + ([last] if last else [])
+
+
+def _size(lines: list[bytes]) -> int:
+    return sum(map(len, lines))
+
+
+def _csv_reader(lines: list[bytes], delimiter: str) -> Any:
+    return csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), delimiter=delimiter, strict=True)
+
+
+def _encoded(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")
+
+
 def _location(path: str, row: Row) -> Location:
     return Location(path=path, line=row.line + 1, byte=row.at)
 
 
 def _after(file: int, row: Row) -> Position:
     return Position(file=file, offset=row.following, record=row.line + row.lines)
-
-
-class _TooLong(Exception):
-    """A row that is longer than is parsed at once."""
-
-
-class _Lines:
-    """The lines of a file, each with its newline, and where the next one begins."""
-
-    def __init__(self, reader: Reader, at: int, number: int, newline: bytes, longest: int) -> None:
-        self._reader, self._newline, self._longest = reader, newline, longest
-        self.go_to(at, number)
-
-    def go_to(self, at: int, number: int) -> None:
-        self.at, self.number = at, number
-        self.row_at = at
-        """Where the current row begins."""
-        self._buffer, self._position = b"", 0
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        searched = self._position
-        while (end := self._buffer.find(self._newline, searched)) < 0:
-            known = len(self._buffer) - self._position
-            if self.at + known - self.row_at > self._longest:
-                raise _TooLong
-            more = self._reader.read(self.at + known, _WINDOW)
-            self._buffer, self._position = self._buffer[self._position :] + more, 0
-            searched = known
-            if not more:
-                break
-        line = self._buffer[self._position :] if end < 0 else self._buffer[self._position : end + len(self._newline)]
-        if not line or (end < 0 and damage_of(self._reader) is not None):
-            raise StopIteration
-        if self.at + len(line) - self.row_at > self._longest:
-            raise _TooLong
-        self._position += len(line)
-        self.at += len(line)
-        self.number += 1
-        return line.decode("utf-8", "surrogateescape")
-
-
-def _rows(table: _Table, lines: _Lines) -> Iterator[Row]:
-    source = csv.reader(lines, delimiter=table.delimiter, strict=True)
-    while True:
-        at, line = lines.at, lines.number
-        lines.row_at = at
-        value: bytes | ValueReader | Broken
-        try:
-            row = next(source)
-            if not row:
-                continue  # a blank line is not a record, but has a number
-            value = _too_few(len(row), table) if len(row) <= table.column else _encoded(row[table.column])
-        except StopIteration:
-            return
-        except (_TooLong, csv.Error):
-            following, count, value = _LongRow(table, at).find()
-            if damage_of(table.reader) is not None and _UNCLOSED in str(value):
-                return
-            lines.go_to(following, line + count)
-            source = csv.reader(lines, delimiter=table.delimiter, strict=True)
-        yield Row(at=at, following=lines.at, line=line, lines=lines.number - line, value=value)
-
-
-def _encoded(value: str) -> bytes:
-    return value.encode("utf-8", "surrogateescape")
 
 
 def _too_few(columns: int, table: _Table) -> Broken:
@@ -237,30 +193,34 @@ def _too_few(columns: int, table: _Table) -> Broken:
 class _LongRow:
     """A row of any length, parsed a window at a time, to the same result as Python's csv in strict mode."""
 
-    def __init__(self, table: _Table, at: int) -> None:
-        self._table, self._first = table, at
-        self._cursor = Cursor(table.reader, at)
+    def __init__(self, table: _Table, here: Position) -> None:
+        self._table, self._here = table, here
+        self._cursor = Cursor(table.reader, here.offset)
         self._outside = re.compile(b"[^\r\n" + re.escape(table.delimiter.encode()) + b"]*")
 
-    def find(self) -> tuple[int, int, ValueReader | Broken]:
-        """Where the next row begins, how many lines this one has, and its text, or why there is none."""
-        newline, value = self._table.newline, None
+    def find(self) -> Row | None:
+        """The row, with a Reader of its text or why there is none; None at the end of the file, be it damaged."""
+        newline, first = self._table.newline, self._here.offset
+        if self._cursor.peek() is None:
+            return None
         try:
             value = self._row()
         except Broken as e:
+            if str(e) == _UNCLOSED and damage_of(self._table.reader) is not None:
+                return None
             value = Broken(f"is not {'TSV' if self._table.delimiter == chr(9) else 'CSV'}: {e}")
             if str(e) == _UNCLOSED:  # the rows after its first line may be good
-                self._cursor = Cursor(self._table.reader, self._first)
+                self._cursor = Cursor(self._table.reader, first)
             self._cursor.skip(re.compile(b"[^" + newline + b"]*"))
             if self._cursor.peek() is not None:
                 self._cursor.step()
         end, read = self._cursor.position, self._table.reader.read
-        windows = ((at, min(_WINDOW, end - at)) for at in range(self._first, end, _WINDOW))
-        lines = sum(read(at, length).count(newline) for at, length in windows)
-        return end, lines + (read(end - 1, 1) != newline), value
+        lines = sum(read(at, min(_WINDOW, end - at)).count(newline) for at in range(first, end, _WINDOW))
+        lines += read(end - 1, 1) != newline
+        return Row(at=first, following=end, line=self._here.record, lines=lines, value=value)
 
     def _row(self) -> ValueReader | Broken:
-        reader, replace = self._table.reader, self._table.replace
+        reader, replace = self._table.reader, self._table.rules.on_error == "replace"
         number, value = 0, None
         while True:
             is_quoted = self._cursor.peek() == _QUOTE

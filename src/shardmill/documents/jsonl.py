@@ -17,7 +17,8 @@ import numpy as np
 from shardmill.documents import json_fast, json_scan, utf8
 from shardmill.documents.long_values import BytesReader, ValuePart, long_parts, value_parts
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Broken, Counted, Location, Records, damage_of, lost
+from shardmill.documents.records import Broken, Counted, Records, damage_of, lost, whole_lines
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, HELD_BYTES, MAX_RECORDS, TextRules, block_bytes, growing, weight
 from shardmill.io.reading import Reader, ahead
 
@@ -109,11 +110,9 @@ def read_parts(
 def _whole_lines(reader: Reader, here: Position, newline: bytes, rules: TextRules) -> bytes | None:
     """Whole lines of about a block; at least one, unless it is longer than max_run_bytes: then None."""
     for limit in growing(block_bytes(here.file, here.offset, rules), rules.max_run_bytes + 1):
-        data = reader.read(here.offset, limit)
-        at_end = len(data) < limit
-        end = len(data) if at_end and damage_of(reader) is None else data.rfind(newline) + 1
-        if end or at_end:
-            return data[:end]
+        data, goes_on = whole_lines(reader, here.offset, newline, limit)
+        if data or not goes_on:
+            return data
     return None
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from shardmill.documents import text
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Pieces, Position
-from shardmill.documents.records import Broken, Counted, Location, checked
+from shardmill.documents.records import Broken, Counted, checked
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import HELD_BYTES, TextRules
 from shardmill.io.reading import Reader
 

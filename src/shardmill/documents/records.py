@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 
 from shardmill.documents import utf8
 from shardmill.documents.pieces import Pieces, Position
-from shardmill.documents.rejects import Reject
+from shardmill.documents.rejects import Location, Reject
 from shardmill.documents.rules import DOCUMENT_HEAD, TextRules
 from shardmill.errors import InputError
 from shardmill.io.reading import Reader
-from shardmill.system.names import show
 
 _NOT_WRITTEN = ("documents_empty", "documents_rejected", "documents_unsampled")
 
@@ -20,34 +19,6 @@ class Broken(Exception):
     def __init__(self, reason: str, *, repairable: bool = False) -> None:
         super().__init__(reason)
         self.repairable = repairable
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Location:
-    """Where a record is in its file: by line or by row, whichever the format has, and by byte."""
-
-    path: str
-    byte: int | None = None
-    line: int | None = None
-    row: int | None = None
-
-    def __str__(self) -> str:
-        parts = [show(self.path)]
-        if self.line is not None:
-            parts.append(f"line {self.line:,}")
-        if self.row is not None:
-            parts.append(f"row {self.row:,}")
-        if self.byte is not None:
-            parts.append(f"(byte {self.byte:,})" if len(parts) > 1 else f"byte {self.byte:,}")
-        return " ".join(parts)
-
-    @property
-    def record(self) -> int:
-        """The line or row, counted from 0; the byte where there is neither."""
-        return self.row if self.row is not None else self.line - 1 if self.line is not None else self.byte or 0
-
-    def reject(self, reason: str, records: int = 1) -> Reject:
-        return Reject(path=self.path, reason=reason, byte=self.byte, line=self.line, row=self.row, records=records)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +145,14 @@ def damage_of(reader: Reader) -> str | None:
     return getattr(reader, "damage", None)
 
 
+def whole_lines(reader: Reader, at: int, newline: bytes, limit: int) -> tuple[bytes, bool]:
+    """The lines that end within so many bytes, and whether the file goes on; its last line need not end."""
+    data = reader.read(at, limit)
+    goes_on = len(data) == limit
+    end = data.rfind(newline) + 1 if goes_on or damage_of(reader) is not None else len(data)
+    return data[:end], goes_on
+
+
 def checked(text: bytes, done: int, replace: bool) -> tuple[bytes, int]:
     """Text as UTF-8, and how many characters were replaced; `done` bytes of its value come before it. Raises Broken."""
     if utf8.is_valid(text):
@@ -186,7 +165,7 @@ def checked(text: bytes, done: int, replace: bool) -> tuple[bytes, int]:
 def refuse(found: Pieces, location: Location, rules: TextRules, broken: Broken, *, records: int = 1) -> None:
     """A bad record: an error, or counted and left out, depending on --on-error. In a job with a limit, the error waits."""
     if rules.on_error == "skip":
-        found.reject(location.reject(str(broken), records))
+        found.reject(Reject(location=location, reason=str(broken), records=records))
         found.count("documents_rejected", records)
         return
     replace = ", or --on-error replace to replace such characters with U+FFFD" if broken.repairable else ""

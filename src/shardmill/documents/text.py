@@ -16,8 +16,8 @@ import numpy.typing as npt
 from shardmill.documents import utf8
 from shardmill.documents.passages import BEFORE_BYTES, character_boundary, find_passages
 from shardmill.documents.pieces import Pieces, Position
-from shardmill.documents.records import Counted, Location
-from shardmill.documents.rejects import Reject
+from shardmill.documents.records import Counted
+from shardmill.documents.rejects import Location, Reject
 from shardmill.documents.rules import (
     BOM,
     DOCUMENT_HEAD,
@@ -233,7 +233,7 @@ def _documents(part: TextPart, separator: bytes | None) -> list[tuple[bytes, int
 
 
 def _reject(part: TextPart, data: bytes, offset: int) -> Reject:
-    return Location(path=part.path, byte=part.offset + offset).reject(utf8.complaint(data))
+    return Reject(location=Location(path=part.path, byte=part.offset + offset), reason=utf8.complaint(data))
 
 
 def _repair(pieces: Pieces, rules: TextRules) -> None:

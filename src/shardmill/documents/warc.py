@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from shardmill.documents.long_values import ValuePart, long_parts, plain
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Broken, Counted, Location, Records, damage_of, lost
+from shardmill.documents.records import Broken, Counted, Records, damage_of, lost
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, growing
 from shardmill.io.reading import Reader
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from shardmill.documents import delimited, detect, jsonl, passages, text, utf8, warc
 from shardmill.documents.columnar import columns
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
-from shardmill.documents.records import Counted, Location
+from shardmill.documents.records import Counted
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, FIRST_PART_BYTES, HELD_BYTES, MAX_RECORDS, Passages, TextRules
 from shardmill.errors import ContentError, InputError, ShardmillError
 from shardmill.inputs.input_files import InputFiles

@@ -11,7 +11,8 @@ import pyarrow as pa
 from shardmill.documents.columnar.columns import File, Rows, RowsPart, TooLarge, choose_column, inside, parts_of
 from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Counted, Location
+from shardmill.documents.records import Counted
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import TextRules
 from shardmill.errors import ContentError
 from shardmill.io.reading import Reader

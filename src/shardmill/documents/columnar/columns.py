@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from shardmill.documents.long_values import BytesReader, ValuePart, long_parts, plain
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Broken, Counted, Location, Records
+from shardmill.documents.records import Broken, Counted, Records
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, weight
 from shardmill.errors import ContentError, ShardmillError
 from shardmill.io.reading import Reader

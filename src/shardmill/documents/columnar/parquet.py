@@ -21,7 +21,8 @@ from shardmill.documents.columnar.long_pages import Chunk, values_of
 from shardmill.documents.columnar.memory_needs import MOST_ROWS, Needs, needs
 from shardmill.documents.long_values import ValuePart, ValueReader, long_parts
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Counted, Location
+from shardmill.documents.records import Counted
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import TextRules
 from shardmill.errors import ContentError, InputError
 from shardmill.io.reading import Reader
