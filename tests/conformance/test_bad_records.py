@@ -1,5 +1,6 @@
 """Nothing silent: a bad record is an error that names it, or is left out and counted, and the very next one is read (I6)."""
 
+import csv
 import random
 
 import formats
@@ -238,6 +239,20 @@ def test_rows_longer_than_a_run_are_taken_apart_as_pythons_csv_does():
             good += not isinstance(results[0], str)
             broken += isinstance(results[0], str)
     assert good > 50 and broken > 10
+
+
+@pytest.mark.parametrize("limit", [10, 50, 131072])
+def test_the_limit_of_the_csv_module_is_left_alone_and_does_not_matter(limit):
+    """It is that of the whole process: once reading a table raised it for everybody."""
+    rows = ["one", "a longer text " * 5, "two\nlines", "a very long text " * 10_000]
+    data = b"id,text\n" + "".join(f'1,"{row}"\n' for row in rows).encode()
+    before = csv.field_size_limit(limit)
+    try:
+        got = mill_files({"a.csv": data}, val_fraction=0)
+        assert csv.field_size_limit() == limit
+    finally:
+        csv.field_size_limit(before)
+    assert got.train == tokens(rows)
 
 
 # ---- plain text

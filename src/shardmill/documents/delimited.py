@@ -90,12 +90,11 @@ def read_parts(
     utf8.refuse_other_encodings(reader.path, head)
     newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
     bom = len(BOM) if head.startswith(BOM) else 0
-    header = _lines(reader.read(bom, _LONGEST_HEADER), newline)
-    source = _csv_reader(header, delimiter)
+    source, ends = _parsed(reader.read(bom, _LONGEST_HEADER), newline, delimiter)
     column, location = _column(source, rules.field), Location(path=reader.path, line=1)
     here = start
     if not start.offset:
-        here = Position(file=start.file, offset=bom + _size(header[: source.line_num]), record=source.line_num)
+        here = Position(file=start.file, offset=bom + ends[source.line_num], record=source.line_num)
         if bom:
             yield Counted(file=start.file, after=here, location=location, boms=1)
     if isinstance(column, Broken):
@@ -142,14 +141,13 @@ def _column(source: Any, field: str) -> int | Broken:
 def _rows(table: _Table, here: Position) -> tuple[list[Row], Position]:
     """About a block of rows, and where the next begins; none if the next is bad, or too long for that."""
     data, _ = whole_lines(table.reader, here.offset, table.newline, table.rules.block_bytes)
-    lines = _lines(data, table.newline)
-    source = _csv_reader(lines, table.delimiter)
+    source, ends = _parsed(data, table.newline, table.delimiter)
     rows: list[Row] = []
     at, done = here.offset, 0
     # A field may also be longer than the csv module allows; its limit is the whole process's, so it is left alone.
     with contextlib.suppress(csv.Error):
         for values in source:
-            following = at + _size(lines[done : source.line_num])
+            following = here.offset + ends[source.line_num]
             if following - at > table.rules.max_run_bytes or len(rows) == MAX_RECORDS:
                 break
             if values:  # a blank line is not a record, but has a number
@@ -160,18 +158,16 @@ def _rows(table: _Table, here: Position) -> tuple[list[Row], Position]:
     return rows, Position(file=here.file, offset=at, record=here.record + done) if done else here
 
 
-def _lines(data: bytes, newline: bytes) -> list[bytes]:
-    """The lines of data, with their newlines."""
-    *ended, last = data.split(newline)
-    return [line + newline for line in ended] + ([last] if last else [])
+def _parsed(data: bytes, newline: bytes, delimiter: str) -> tuple[Any, list[int]]:
+    """A csv.reader of data, and where each of the lines that it has read ends, after the beginning of the first."""
+    ends = [0]
 
+    def lines() -> Iterator[str]:
+        while (at := ends[-1]) < len(data):
+            ends.append(data.find(newline, at) + 1 or len(data))
+            yield data[at : ends[-1]].decode("utf-8", "surrogateescape")
 
-def _size(lines: list[bytes]) -> int:
-    return sum(map(len, lines))
-
-
-def _csv_reader(lines: list[bytes], delimiter: str) -> Any:
-    return csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), delimiter=delimiter, strict=True)
+    return csv.reader(lines(), delimiter=delimiter, strict=True), ends
 
 
 def _encoded(value: str) -> bytes:
