@@ -33,10 +33,8 @@ class Row:
     """One row of a file."""
 
     at: int
-    following: int
     line: int
     """How many lines precede it."""
-    lines: int
     value: bytes | ValueReader | Broken
     """The text; for a long row a Reader of it; or why there is none."""
 
@@ -49,14 +47,11 @@ class TablePart:
     path: str
     rows: tuple[Row, ...]
     job_offset: int
+    after: Position
 
     @property
     def size(self) -> int:
-        return weight(self.rows[-1].following - self.rows[0].at, len(self.rows))
-
-    @property
-    def after(self) -> Position:
-        return _after(self.file, self.rows[-1])
+        return weight(self.after.offset - self.rows[0].at, len(self.rows))
 
     def checked(self, rules: TextRules) -> Records:
         found = Records(
@@ -91,7 +86,7 @@ def read_parts(
     newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
     bom = len(BOM) if head.startswith(BOM) else 0
     source, ends = _parsed(reader.read(bom, _LONGEST_HEADER), newline, delimiter)
-    column, location = _column(source, rules.field), Location(path=reader.path, line=1)
+    column, location = _column(source, ends, rules.field), Location(path=reader.path, line=1)
     here = start
     if not start.offset:
         here = Position(file=start.file, offset=bom + ends[source.line_num], record=source.line_num)
@@ -105,26 +100,30 @@ def read_parts(
         reader.done_until(here.offset)
         rows, after = ([], here) if here.begin else _rows(table, here)
         if after == here:
-            row = _LongRow(table, here).find()
-            if row is None:
+            found = _LongRow(table, here).find()
+            if found is None:
                 break
-            rows, after = [row], _after(here.file, row)
+            rows, after = [found[0]], found[1]
         if rows and isinstance(rows[0].value, ValueReader):
             location = _location(reader.path, rows[0])
             yield from long_parts(rows[0].value, here, after, location, base + here.offset, rules)
         elif rows:
-            yield TablePart(file=here.file, path=reader.path, rows=tuple(rows), job_offset=base + rows[0].at)
+            yield TablePart(
+                file=here.file, path=reader.path, rows=tuple(rows), job_offset=base + rows[0].at, after=after
+            )
         here = after
     if (damage := damage_of(reader)) is not None:
         yield lost(here.file, Location(path=reader.path, line=here.record + 1), "line", damage)
 
 
-def _column(source: Any, field: str) -> int | Broken:
-    """Which column has the text, as the first row tells; 0 for an empty file."""
+def _column(source: Any, ends: list[int], field: str) -> int | Broken:
+    """Which column has the text, according to the first row; 0 for an empty file."""
     try:
         names = next(source, None)
     except csv.Error as e:
-        return Broken(f"cannot read the header, which may have {_LONGEST_HEADER:,} bytes: {e}")
+        return Broken(f"cannot read the header: {e}")
+    if ends[-1] >= _LONGEST_HEADER:
+        return Broken(f"the header is longer than {_LONGEST_HEADER:,} bytes")
     if names is None:
         return 0
     if not names:
@@ -152,8 +151,7 @@ def _rows(table: _Table, here: Position) -> tuple[list[Row], Position]:
                 break
             if values:  # a blank line is not a record, but has a number
                 value = _too_few(len(values), table) if len(values) <= table.column else _encoded(values[table.column])
-                line, count = here.record + done, source.line_num - done
-                rows.append(Row(at=at, following=following, line=line, lines=count, value=value))
+                rows.append(Row(at=at, line=here.record + done, value=value))
             at, done = following, source.line_num
     return rows, Position(file=here.file, offset=at, record=here.record + done) if done else here
 
@@ -178,10 +176,6 @@ def _location(path: str, row: Row) -> Location:
     return Location(path=path, line=row.line + 1, byte=row.at)
 
 
-def _after(file: int, row: Row) -> Position:
-    return Position(file=file, offset=row.following, record=row.line + row.lines)
-
-
 def _too_few(columns: int, table: _Table) -> Broken:
     return Broken(f"has {columns:,} columns, but the text should be in column {table.column + 1:,}")
 
@@ -194,8 +188,8 @@ class _LongRow:
         self._cursor = Cursor(table.reader, here.offset)
         self._outside = re.compile(b"[^\r\n" + re.escape(table.delimiter.encode()) + b"]*")
 
-    def find(self) -> Row | None:
-        """The row, with a Reader of its text or why there is none; None at the end of the file, be it damaged."""
+    def find(self) -> tuple[Row, Position] | None:
+        """The row, with a Reader of its text or why there is none, and where the next begins; None at the end."""
         newline, first = self._table.newline, self._here.offset
         if self._cursor.peek() is None:
             return None
@@ -213,7 +207,8 @@ class _LongRow:
         end, read = self._cursor.position, self._table.reader.read
         lines = sum(read(at, min(_WINDOW, end - at)).count(newline) for at in range(first, end, _WINDOW))
         lines += read(end - 1, 1) != newline
-        return Row(at=first, following=end, line=self._here.record, lines=lines, value=value)
+        after = Position(file=self._here.file, offset=end, record=self._here.record + lines)
+        return Row(at=first, line=self._here.record, value=value), after
 
     def _row(self) -> ValueReader | Broken:
         reader, replace = self._table.reader, self._table.rules.on_error == "replace"

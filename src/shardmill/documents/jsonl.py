@@ -23,7 +23,7 @@ from shardmill.documents.rules import BOM, HELD_BYTES, MAX_RECORDS, TextRules, b
 from shardmill.io.reading import Reader, ahead
 
 _HEAD_BYTES = 64 << 10
-_GLANCE_BYTES = 1 << 20
+_COUNT_BYTES = 1 << 20
 _VALUES = b'["-0123456789tfnNI'
 
 
@@ -169,9 +169,9 @@ def _long_line(
 
 
 def has_lines(reader: Reader, enough: float) -> bool:
-    """Whether there are surely so many records, as a glance tells: lines that end an object."""
+    """Whether there are certainly so many records, counting lines that end an object, without parsing them."""
     found, before = 0, b""
-    for data in ahead(_stretches(reader)):
+    for data in ahead(_windows(reader)):
         found += count_records(before + data)
         before = data[-2:]
         if b"\n" in before:  # it would be counted again
@@ -182,7 +182,7 @@ def has_lines(reader: Reader, enough: float) -> bool:
 
 
 def count_records(data: bytes) -> int:
-    """How many lines of it end an object: as many records, unless some are odd."""
+    """How many lines end an object: as many records, unless some are unusual."""
     characters = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(characters == ord("\n"))
     ends = ends[ends >= 2]
@@ -190,10 +190,10 @@ def count_records(data: bytes) -> int:
     return int(((last == ord("}")) | ((last == ord("\r")) & (earlier == ord("}")))).sum())
 
 
-def _stretches(reader: Reader) -> Iterator[bytes]:
-    """All of it, some at a time."""
+def _windows(reader: Reader) -> Iterator[bytes]:
+    """All of it, a window at a time."""
     at = 0
-    while data := reader.read(at, _GLANCE_BYTES):
+    while data := reader.read(at, _COUNT_BYTES):
         at += len(data)
         reader.done_until(at)
         yield data
