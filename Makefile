@@ -2,30 +2,32 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+INSTALL := $(PIP) -e '.[hub,s3,gcs]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format bench slow matrix torture interop suites guard docs lock clean
+.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench slow matrix torture interop suites guard docs dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' \
-		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' # a Python that the pins do not know
+	$(PIP) --upgrade 'pip>=25.1' # the first that knows dependency groups
+	$(INSTALL) -c constraints.txt || $(INSTALL) # the pins are for one Python; others get what fits them
 	@touch $@
 
-setup: $(VENV)/.ready ## make the virtual environment and install shardmill in it
+setup: $(VENV)/.ready ## create the virtual environment and install shardmill in it
 
-demo: $(VENV)/.ready ## mill the bundled sample and check the result
+demo: $(VENV)/.ready ## tokenize the bundled sample and check the result
 	@$(BIN)/python tools/demo.py
 
-test: check lint types ## everything: lint, types and all tests
+test: check lint types ## lint, types and all fast tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
 check: $(VENV)/.ready native
 
-native: ## compile what is written in C, if there is a compiler
+native: ## compile the C sources, if there is a compiler
 	@$(PYTHON) hatch_build.py
 
 lint: $(VENV)/.ready ## ruff
@@ -35,39 +37,56 @@ lint: $(VENV)/.ready ## ruff
 types: $(VENV)/.ready ## mypy --strict
 	$(BIN)/mypy
 
-format: $(VENV)/.ready ## let ruff format the code
+format: $(VENV)/.ready ## format the code with ruff
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt for a text of your own
-	$(BIN)/python tools/bench.py $(BENCH_TEXT)
-
-slow: $(VENV)/.ready ## the tests that take minutes
+slow: $(VENV)/.ready native ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow -rs
 
-matrix: $(VENV)/.ready native ## options two at a time against an oracle; CELLS=20000 SEED=1 for more and others
+coverage: $(VENV)/.ready native ## the lines that the fast tests do not run; TESTS="tests/test_cli.py ..." for some of them
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2 --dist worksteal $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+pythons: native ## the fast tests on each of Python 3.10 to 3.13 that is installed; TESTS="..." for some of them
+	@$(PYTHON) tools/pythons.py $(TESTS)
+
+sanitize: $(VENV)/.ready ## run the C under AddressSanitizer, UBSan and ThreadSanitizer; SECONDS_EACH=300 SEED=1 for more
+	$(BIN)/python tools/sanitize.py --seconds $(or $(SECONDS_EACH),60) --seed $(or $(SEED),0)
+
+matrix: $(VENV)/.ready native ## pairs of options against an oracle; CELLS=20000 SEED=1 for more and different cells
 	$(BIN)/python tools/matrix.py --cells $(or $(CELLS),1000) --seed $(or $(SEED),0)
 
-torture: $(VENV)/.ready ## kill jobs a thousand times and compare every byte; KILLS=10000 SEED=1 for more and others
+torture: $(VENV)/.ready ## kill jobs a thousand times and compare every byte; KILLS=10000 SEED=1 for more and different kills
 	$(BIN)/python tools/torture.py --kills $(or $(KILLS),1000) --seed $(or $(SEED),0)
 
-interop: $(VENV)/.ready ## let the real readers of every format read our files; installs each, some gigabytes, under .interop
+interop: $(VENV)/.ready ## read our files with each format's own reader; installs some gigabytes under .interop
 	$(BIN)/python tools/interop.py
 
 suites: $(VENV)/.ready ## JSONTestSuite and parquet-testing: JSON_SUITE=folder PARQUET_SUITE=folder
 	$(BIN)/python tools/suites.py $(if $(JSON_SUITE),--json $(JSON_SUITE)) $(if $(PARQUET_SUITE),--parquet $(PARQUET_SUITE))
 
-classes: $(VENV)/.ready ## write which class each character has for the installed tiktoken
+bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt for a text of your own
+	$(BIN)/python tools/bench.py $(BENCH_TEXT)
+
+classes: $(VENV)/.ready ## rebuild the table of character classes from the installed tiktoken
 	$(BIN)/python tools/make_classes.py
 
-guard: $(VENV)/.ready native ## compute anew the table of code points on which the engines differ
+guard: $(VENV)/.ready native ## rebuild the table of code points on which the engines differ
 	$(BIN)/python tools/make_guard.py
 
 docs: $(VENV)/.ready ## write docs/cli.md from the commands' help
 	$(BIN)/python tools/make_cli_docs.py
 
-lock: $(VENV)/.ready ## write constraints.txt from what is installed
+dist: $(VENV)/.ready ## build the sdist and the wheel in dist/ and check them
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
+lock: $(VENV)/.ready ## write constraints.txt from the installed packages
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^shardmill' > constraints.txt
 
-clean: ## remove what make made
-	rm -rf $(VENV) demo-data bench-results .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean: ## remove everything that make created
+	rm -rf $(VENV) .pythons demo-data bench-results dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

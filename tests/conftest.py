@@ -1,22 +1,64 @@
 """What all tests share: seeded property tests, tokenizers loaded once, and a GPT-2 tokenizer.json made on the spot."""
 
+import functools
 import json
 import logging
+import os
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from given_texts import load_once
+from shardmill.tokens import encoder, reference
+from shardmill.tokens import tokenizer as vocabularies
 from shardmill.tokens.tokenizer import ENCODINGS, byte_alphabet, read_ranks
 
 settings.register_profile(
     "shardmill",
+    max_examples=50,
     derandomize=True,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
 settings.load_profile("shardmill")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded_once():
+    """The bundled vocabularies and their engines are loaded once: it is most of what a small job does."""
+
+    def by_name(make):
+        made = {}
+
+        def once(tokenizer, **options):
+            key = tokenizer.name, *options.items()
+            if key not in made:
+                made[key] = make(tokenizer, **options)
+            return made[key]
+
+        return once
+
+    load = vocabularies._load_encoding
+    loaded = functools.cache(lambda encoding, _file: load(encoding))
+    with (
+        patch.object(
+            vocabularies,
+            "_load_encoding",
+            lambda encoding: loaded(encoding, vocabularies.vocabulary_file(encoding)),
+        ),
+        patch.object(reference, "TiktokenReference", by_name(reference.TiktokenReference)),
+        patch.object(encoder, "Native", by_name(encoder.Native)),
+    ):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk():
+    """Nobody pulls the plug in these processes; those that are started or killed by a test do wait."""
+    with patch.object(os, "fsync", os.fstat), patch.object(os, "fdatasync", os.fstat):
+        yield
 
 
 @pytest.fixture(params=list(ENCODINGS))

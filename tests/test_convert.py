@@ -142,7 +142,7 @@ def test_files_share_what_they_can_and_the_rest_is_written(made, tmp_path, monke
         shared.append(length)
 
     monkeypatch.setattr(eot_module, "_CHUNK_TOKENS", 102)
-    monkeypatch.setattr(storage, "_SHARED_BYTES", 4)
+    monkeypatch.setattr(storage, "_BLOCK_BYTES", 4)
     monkeypatch.setattr(storage.fcntl, "ioctl", clone)
     shardmill.convert(made["megatron"], Target(output=tmp_path / "new", format=to, **SHARDS[to]))
     assert contents(tmp_path / "new") == contents(made[to])
@@ -304,7 +304,7 @@ def test_a_disk_too_small_is_told_before_the_work(made, tmp_path, monkeypatch):
 def test_what_a_killed_merge_left_is_replaced_by_the_next(made, tmp_path):
     program = (
         "import os, sys, pathlib, shardmill\n"
-        "from shardmill import storage\n"
+        "from shardmill.io import storage\n"
         "storage.watch = lambda step: os._exit(9) if step == sys.argv[3] else None\n"
         "shardmill.convert(sys.argv[1], shardmill.Target(output=pathlib.Path(sys.argv[2]), format='megatron'))\n"
     )

@@ -2,14 +2,15 @@
 
 import gzip
 import json
-import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from command import run
 from shardmill import errors
 
 ROOT = Path(__file__).parent.parent
@@ -35,11 +36,12 @@ def playground(tmp_path):
 
 
 def test_the_examples_of_the_readme_run(playground):
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     commands = [line for line in between(README, "examples").splitlines() if line.startswith("shardmill")]
     assert len(commands) >= 5
     for command in commands:
-        done = subprocess.run(command, shell=True, cwd=playground, env=env, capture_output=True, text=True)
+        words, _, redirected = command.partition(" < ")
+        given = (playground / redirected).read_bytes() if redirected else None
+        done = run(*shlex.split(words)[1:], cwd=playground, input=given)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 

@@ -226,7 +226,9 @@ def test_reading_in_order_takes_few_requests_and_little_memory(tmp_path):
             count += len(document)
             if number % 100 == 0:
                 fileset = train.files[0].file.fileset
-                held.append(sum(len(c) for _, r in fileset._idle if r._stretch for c in list(r._stretch._chunks)))
+                held.append(
+                    sum(len(c) for _, r in fileset._idle if r._download for c in list(r._download._buffer._chunks))
+                )
         assert count == len(tokens) and len(server.requests) < 10, len(server.requests)
         chance, before = random.Random(2), remote_threads()
         for _ in range(150):

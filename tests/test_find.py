@@ -80,7 +80,7 @@ def test_a_bad_line_of_a_list_is_named(tmp_path):
 
 def test_an_empty_list_is_an_error(tmp_path):
     (tmp_path / "list.txt").write_text("# nothing\n")
-    with pytest.raises(InputError, match=r"list\.txt.*names no input"):
+    with pytest.raises(InputError, match=r"list\.txt.*lists no input"):
         find_inputs([f"@{tmp_path / 'list.txt'}"])
 
 
@@ -91,7 +91,7 @@ def test_a_pipe_is_read_once_and_a_device_is_not(tmp_path):
         assert (found.path, found.size, found.once, found.local) == (pattern, None, True, False)
         with pytest.raises(UsageError, match="named twice"):
             find_inputs([pattern, pattern])
-    with pytest.raises(InputError, match="not a file"):
+    with pytest.raises(InputError, match="not a regular file"):
         find_inputs(["/dev/null"])
 
 
@@ -162,5 +162,5 @@ def test_a_list_too_long_for_the_memory_is_refused_before_all_are_found(tmp_path
 def test_a_folder_that_cannot_be_read_is_an_error(tmp_path):
     write(tmp_path, "a.txt", "locked/b.txt")
     answers = [os.scandir(tmp_path), PermissionError(13, "Permission denied")]  # root may read everything
-    with patch("os.scandir", side_effect=answers), pytest.raises(InputError, match=r"locked.*may not read"):
+    with patch("os.scandir", side_effect=answers), pytest.raises(InputError, match=r"locked.*permission denied"):
         find_inputs([str(tmp_path)])

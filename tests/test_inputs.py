@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.inputs.input_files import InputFiles, Strings
-from shardmill.io.http import Address, Remote
+from shardmill.io.http import Address, RemoteFile
 from shardmill.io.reading import InputFile
 
 # What names can hold: bytes that are not UTF-8 (as halves of surrogate pairs), line ends, every script; and any length.
@@ -23,8 +23,14 @@ pipes = st.builds(InputFile, path=st.just("-"), size=st.none(), once=st.just(Tru
 
 
 def remote(path, size):
-    found = Remote(
-        path=path, identity=path, size=size, version="v1", address=lambda: Address(url=path), advice="", patience=1.0
+    found = RemoteFile(
+        path=path,
+        identity=path,
+        size=size,
+        version="v1",
+        address=lambda: Address(url=path),
+        advice="",
+        network_seconds=1.0,
     )
     return InputFile(path=path, size=size, version="v1", remote=found)
 

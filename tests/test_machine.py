@@ -1,6 +1,8 @@
 """What the machine allows, read from made-up /proc and /sys trees, and what this process takes of it."""
 
 import os
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -196,10 +198,10 @@ def test_a_limit_that_makes_no_sense_is_no_limit(tmp_path, content):
     assert memory_limit(root) is None
 
 
-@pytest.mark.parametrize(("truncation", "expected"), [([], 8), ([0.5], 1), ([2.5, 6.0], 2), ([64.0], 8)])
-def test_cores_are_whole_at_least_one_and_no_more_than_are_there(monkeypatch, truncation, expected):
+@pytest.mark.parametrize(("quotas", "expected"), [([], 8), ([0.5], 1), ([2.5, 6.0], 2), ([64.0], 8)])
+def test_cores_are_whole_at_least_one_and_no_more_than_are_there(monkeypatch, quotas, expected):
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(machine, "_cpu_quotas", lambda: iter(truncation))
+    monkeypatch.setattr(machine, "_cpu_quotas", lambda: iter(quotas))
     assert machine.cores() == expected
 
 
@@ -273,3 +275,36 @@ def test_pressure_from_other_programs_is_seen(tmp_path, total, available, full, 
 
 def test_a_system_that_tells_nothing_is_not_under_pressure(tmp_path):
     assert machine.under_pressure(tmp_path) is False
+
+
+# Whether malloc gives a large block a mapping of its own, as it does unless mallopt told it otherwise: a bit of its header.
+CALL = """
+import ctypes, logging, signal, sys
+from shardmill.cli.main import main
+def state():
+    return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), logging.getLogger("shardmill").handlers[:]
+before = state()
+if sys.argv.pop(1) == "library":
+    import shardmill
+    shardmill.prepare(shardmill.Spec(inputs=[sys.argv[2]], output=sys.argv[4], val_fraction=0))
+else:
+    try:
+        main()
+    except SystemExit as e:
+        assert e.code == 0
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+block = libc.malloc(31 << 20)
+own_mapping = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value & 2
+print(bool(own_mapping), state() == before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+@pytest.mark.parametrize(("how", "expected"), [("library", "True True"), ("command", "False False")])
+def test_only_the_command_line_changes_the_process_that_it_runs_in(tmp_path, how, expected):
+    """As a library, shardmill leaves the caller's malloc, signal handlers and log handlers alone."""
+    (tmp_path / "a.txt").write_text("some words\n" * 1000)
+    args = [how, "prepare", str(tmp_path / "a.txt"), "-o", str(tmp_path / "out"), "-q", "--val-fraction", "0"]
+    done = subprocess.run([sys.executable, "-c", CALL, *args], capture_output=True, text=True)
+    assert done.stdout.strip() == expected, done.stderr

@@ -88,7 +88,7 @@ def test_q4_l3_what_does_not_fill_a_sample_is_joined_to_the_shard_before(tmp_pat
 
 def test_a_split_without_a_whole_sample_is_told(tmp_path):
     (note,) = mill(tmp_path, "mds", sample_tokens=6, shard_tokens=6).notes
-    assert note.startswith("train has 5 tokens, and 6 make a sample (--sample-tokens)")
+    assert note.startswith("train has 5 tokens, fewer than one sample of 6 (--sample-tokens)")
     index = json.loads((tmp_path / "out/train/index.json").read_text())
     assert [shard["samples"] for shard in index["shards"]] == [0]
 
@@ -170,12 +170,12 @@ def test_a_link_or_a_file_where_the_subfolder_must_be_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out/train").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OutputError, match="train: is a link or a file, and a folder must be made there"):
+    with pytest.raises(OutputError, match="train: is a symlink or a file where a folder is needed"):
         mill(tmp_path, "mds")
     assert not list((tmp_path / "elsewhere").iterdir())
     (tmp_path / "out/train").unlink()
     (tmp_path / "out/train").write_text("mine")
-    with pytest.raises(OutputError, match="is a link or a file"):
+    with pytest.raises(OutputError, match="is a symlink or a file"):
         mill(tmp_path, "mds")
     assert (tmp_path / "out/train").read_text() == "mine"
 

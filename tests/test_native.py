@@ -240,5 +240,5 @@ def test_without_a_compiler_the_next_engine_runs(tmp_path, monkeypatch):
 
 def test_a_tokenizer_it_does_not_know_runs_on_the_next_engine(gpt2_json, tmp_path):
     tokenizer = load_once(str(gpt2_json))
-    with pytest.raises(UsageError, match=r"--engine native: .*knows only"):
+    with pytest.raises(UsageError, match=r"--engine native: .*supports only"):
         choose_engines(tokenizer, "native", 0, tmp_path)

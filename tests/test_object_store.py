@@ -4,15 +4,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import shardmill
+from command import SHARDMILL, run
 from given_texts import load_once
 from servers import Fault, Proxy, Server
 from shardmill import Limits, Spec, prepare
@@ -164,7 +163,7 @@ def test_what_cannot_wait_in_the_room_given_is_refused_at_once(text, tmp_path, b
     done = CliRunner().invoke(
         cli, ["prepare", str(text), "-o", "s3://mill/small", "--dry-run", "--max-staging", "5000"]
     )
-    assert done.exit_code == 1 and "tokens" in done.stdout and "must wait on this disk" in str(done.exception)
+    assert done.exit_code == 1 and "tokens" in done.stdout and "must be staged on this disk" in str(done.exception)
 
 
 def test_what_outgrows_its_room_stops_and_goes_on_with_more(text, tmp_path, bucket):
@@ -205,7 +204,7 @@ def test_a_store_that_stays_away_costs_no_work(text, tmp_path, faulty, bucket):
 
 def test_who_may_not_write_is_told_before_the_work(text, tmp_path, faulty, bucket):
     faulty.faults = [("PUT", "", Fault("status", status=403))]
-    with pytest.raises(OutputError, match=r"s3://mill/denied/.*may not write.*aws sts get-caller-identity"):
+    with pytest.raises(OutputError, match=r"s3://mill/denied/.*no permission to write.*aws sts get-caller-identity"):
         mill(text, "s3://mill/denied", tmp_path)
     with pytest.raises(OutputError, match="no such bucket"):
         mill(text, "s3://nobucket/out", tmp_path)
@@ -216,7 +215,7 @@ def test_who_may_not_write_is_told_before_the_work(text, tmp_path, faulty, bucke
     ("url", "words"),
     [
         ("hf://datasets/a/b", "hf upload"),
-        ("https://host/out", "takes no files"),
+        ("https://host/out", "accepts no uploads"),
         ("ftp://host/out", "s3://BUCKET"),
         ("s3://", "s3://BUCKET/FOLDER"),
         ("s3://mill/*", "s3://BUCKET/FOLDER"),
@@ -260,7 +259,7 @@ def test_the_old_manifest_goes_before_anything_else_is_touched(text, tmp_path, f
     mill(text, "s3://mill/replaced", tmp_path, format="shards", shard_tokens=1500)
     faulty.requests.clear()
     faulty.faults = [("PUT", "train-00000", Fault("status", status=403))]
-    with pytest.raises(OutputError, match="may not write"):
+    with pytest.raises(OutputError, match="no permission to write"):
         mill(text, "s3://mill/replaced", tmp_path, overwrite=True, format="shards", shard_tokens=1600)
     assert "manifest.json" not in bucket("replaced")
     changes = [path for method, path, _ in faulty.requests if method in ("PUT", "DELETE") and ".partial" not in path]
@@ -270,7 +269,7 @@ def test_the_old_manifest_goes_before_anything_else_is_touched(text, tmp_path, f
 def test_shards_that_vanish_from_the_store_between_two_runs_are_missed(text, tmp_path, faulty, aws_login):
     faulty.faults = [("PUT", "train-00003", Fault("status", status=403))]
     choices = {"format": "shards", "shard_tokens": 1500}
-    with pytest.raises(OutputError, match="may not write"):
+    with pytest.raises(OutputError, match="no permission to write"):
         mill(text, "s3://mill/vanish", tmp_path, limits={"checkpoint_seconds": 0.0}, **choices)
     aws_login.delete_object(Bucket="mill", Key="vanish/train-00000.bin")
     with pytest.raises(OutputError, match=r"train-00000.bin: is gone.*put 3,000 bytes there.*--overwrite"):
@@ -294,7 +293,7 @@ def test_a_large_file_is_put_in_parts_and_parts_of_a_killed_run_are_dropped(tmp_
         for name in ("train.bin", "theirs.bin")
     ]
     store = ObjectStore("s3://mill/parts", 10.0)
-    store.drop_unfinished(lambda name: name == "train.bin")
+    store.abort_unfinished(lambda name: name == "train.bin")
     left = aws_login.list_multipart_uploads(Bucket="mill", Prefix="parts/")["Uploads"]
     assert [upload["UploadId"] for upload in left] == begun[1:]
     faulty.faults = [("PUT", "partNumber=2", Fault("status", status=503))]
@@ -306,9 +305,8 @@ def test_a_large_file_is_put_in_parts_and_parts_of_a_killed_run_are_dropped(tmp_
 @pytest.mark.usefixtures("aws_login")
 def test_the_command_tells_the_address_and_no_secret(text, tmp_path, faulty):
     args = ["prepare", str(text), "-o", "s3://mill/told", "--format", "shards", "--shard-tokens", "2000"]
-    command = [Path(sys.executable).with_name("shardmill"), *args, "--staging", "stage", "--progress", "json"]
     faulty.delay = 0.1
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run(*args, "--staging", "stage", "--progress", "json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "s3://mill/told/train-00000.bin  2,000 tokens" in done.stderr
     assert 'shardmill.open("s3://mill/told")' in done.stderr and '"staged_bytes": ' in done.stderr
@@ -322,7 +320,7 @@ def test_the_command_tells_the_address_and_no_secret(text, tmp_path, faulty):
 def test_ctrl_c_does_not_wait_for_the_store(tmp_path, faulty, room):
     (tmp_path / "a.txt").write_text("\n".join(DOCUMENTS * 100))
     args = ["prepare", "a.txt", "-o", f"s3://mill/held{room}", "--format", "shards", "--shard-tokens", "100k"]
-    command = [Path(sys.executable).with_name("shardmill"), *args, "--staging", "stage", "-q", "--max-staging", room]
+    command = [SHARDMILL, *args, "--staging", "stage", "-q", "--max-staging", room]
     faulty.faults = [("PUT", "train-0000", Fault("stall", 0, seconds=30)) for _ in range(100)]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while len(faulty.faults) > 98 and process.poll() is None:

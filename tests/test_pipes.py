@@ -1,28 +1,28 @@
 """Standard input and named pipes: any size, unknown length, read once and forward."""
 
+import functools
 import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+import command
+from command import SHARDMILL
 from shardmill.errors import InputError, TemporaryError
 from shardmill.io.reading import PipeReader
 from shardmill.io.retry import Stopped
 from shardmill.io.spool import Spool
 
 ROOT = Path(__file__).parent.parent
-SHARDMILL = Path(sys.executable).with_name("shardmill")
 TEXT = (ROOT / "samples/tinyshakespeare.txt").read_bytes()
 
 
-def run(*args, cwd, **options):
-    return subprocess.run([SHARDMILL, *map(str, args)], cwd=cwd, capture_output=True, timeout=120, **options)
+run = functools.partial(command.run, text=False)
 
 
 def start(*args, cwd):
@@ -136,8 +136,8 @@ def test_what_needs_a_look_ahead_is_refused_with_the_reason(tmp_path):
     for options, word in (
         (("prepare", "-", "-o", "out", "--split", "tail"), b"known only at its end"),
         (("prepare", "-", "-o", "out", "--split", "head"), b"known only at its end"),
-        (("prepare", "-", "-o", "out", "--dry-run"), b"beforehand"),
-        (("estimate", "-"), b"beforehand"),
+        (("prepare", "-", "-o", "out", "--dry-run"), b"cannot be estimated"),
+        (("estimate", "-"), b"cannot be estimated"),
     ):
         done = run(*options, cwd=tmp_path, input=TEXT)
         assert done.returncode == 2 and word in done.stderr, done.stderr
@@ -181,7 +181,7 @@ def test_a_pipe_reads_exactly_whatever_the_chunks(pipe):
 
 
 def in_memory(reader):
-    return reader._kept.end - reader._kept._memory
+    return reader._buffer.end - reader._buffer._memory
 
 
 def test_a_pipe_keeps_what_may_be_needed_again_and_no_more(pipe):
@@ -208,14 +208,14 @@ def test_what_is_not_done_with_can_be_read_again_however_long(pipe):
             assert reader.read(at, length) == whole[at : at + length]
         reader.done_until(37 << 20)
         assert reader.read(37 << 20, 9 << 20) == whole[37 << 20 :]
-        assert reader._kept._file is None
+        assert reader._buffer._file is None
 
 
 def test_a_pipe_can_be_skipped_forward_without_holding_it(pipe):
     with pipe(*[bytes(1 << 20)] * 64, b"end") as reader:
         reader.done_until(64 << 20)
         assert reader.read(64 << 20, 10) == b"end"
-        assert in_memory(reader) < 8 << 20 and reader._kept._file is None
+        assert in_memory(reader) < 8 << 20 and reader._buffer._file is None
 
 
 def test_a_full_disk_under_a_long_record_is_said_and_can_be_tried_again(monkeypatch):
@@ -224,7 +224,7 @@ def test_a_full_disk_under_a_long_record_is_said_and_can_be_tried_again(monkeypa
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     kept = Spool("pipe", None)
-    with pytest.raises(TemporaryError, match=r"pipe: .* put on disk .* No space"):
+    with pytest.raises(TemporaryError, match=r"pipe: .* buffered on disk.* No space"):
         for _ in range(6):
             kept.append(bytes(1 << 20))
 

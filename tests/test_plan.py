@@ -1,9 +1,7 @@
 """InputFiles → Blocks: the same ones, whichever way a file is read."""
 
 import gzip
-import json
 import os
-import random
 import tempfile
 from pathlib import Path
 from unittest.mock import patch
@@ -20,7 +18,7 @@ from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules
 from shardmill.errors import InputError
 from shardmill.inputs.find import find_inputs
 from shardmill.inputs.input_files import InputFiles
-from shardmill.io.reading import InputFile, open_input
+from shardmill.io.reading import InputFile
 from shardmill.job import plan
 from shardmill.job.split import content_key
 
@@ -96,9 +94,11 @@ def test_blocks_from_the_middle_of_a_long_list_do_not_look_at_what_is_before(tmp
 def test_a_compressed_file_among_plain_ones_is_looked_into(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.txt").write_bytes(TEXT)
-    assert plan.look(find_inputs([str(tmp_path)]), "auto", "text") == plan.Look(plain=True, window=0, held=0)
+    assert plan.probe(find_inputs([str(tmp_path)]), "auto", "text") == plan.Probe(
+        plain=True, first_is_text=True, window=0, held=0
+    )
     (tmp_path / "9.txt.gz").write_bytes(gzip.compress(TEXT))
-    found = plan.look(find_inputs([str(tmp_path)]), "auto", "text")
+    found = plan.probe(find_inputs([str(tmp_path)]), "auto", "text")
     assert not found.plain and found.window and found.held
 
 
@@ -134,19 +134,3 @@ def test_a_block_has_a_bounded_number_of_documents(tmp_path, kind):
         pieces = [part.checked(how).pieces(0, how, lambda _: False) for part in block.parts]
         sizes.append(sum(len(each.data) for each in pieces))
     assert sum(sizes) == count and max(sizes) <= 2 * MAX_RECORDS
-
-
-def test_a_guess_opens_few_files_and_writes_nothing(tmp_path, monkeypatch):
-    """What a compressed file is looked at for stays in memory; once it went to the system's folder for such files."""
-    lines = b"".join(
-        json.dumps({"text": random.Random(number).randbytes(250).hex()}).encode() + b"\n" for number in range(20_000)
-    )
-    for number in range(7):
-        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines, 1))
-    opened = []
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: pytest.fail("it did"))
-    monkeypatch.setattr(plan, "open_input", lambda file: opened.append(file.path) or open_input(file))
-    found = find_inputs([str(tmp_path)])
-    assert plan.seems_to_have_records(found, rules(max_window=8 << 20), 80_000)
-    assert not plan.seems_to_have_records(found, rules(max_window=8 << 20), 140_000)
-    assert len(lines) > 2 * plan.IN_MEMORY and len(opened) == 8

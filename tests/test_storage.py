@@ -48,7 +48,7 @@ def test_a_growing_file_goes_on_where_it_was_durable(tmp_path):
     assert (tmp_path / "a").read_bytes() == b"durable again"
     again = GrowingFile(tmp_path / "a", at=13)
     assert again.published
-    with pytest.raises(OutputError, match="has 13 bytes where an earlier run left 14"):
+    with pytest.raises(OutputError, match="has 13 bytes, but an earlier run left 14"):
         GrowingFile(tmp_path / "a", at=14)
 
 

@@ -1,7 +1,6 @@
 """The reader of plain text: Parts that are consecutive and complete, and documents that are what split gives."""
 
 import codecs
-import dataclasses
 import itertools
 
 import pytest
@@ -16,7 +15,7 @@ from shardmill.documents.text import BOM, Position, TextRules, escaped, keys_and
 from shardmill.errors import InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.reading import InputFile, InputReader
-from shardmill.job import plan
+from shardmill.job import first_pass
 from shardmill.job.split import content_key
 
 BLOCK_BYTES = (1, 3, 7, 64, 1000, 1 << 20)
@@ -263,13 +262,12 @@ def test_a_survey_finds_the_passages_that_reading_finds(tmp_path, text, times, m
     path.write_bytes(BOM * mark + ((samples.ALL[:3000] + text) * times).encode())
     how = rules(passage_bytes=500, block_bytes=block_bytes, max_run_bytes=4000)
     file = InputFile(path=str(path), size=path.stat().st_size, modified_ns=path.stat().st_mtime_ns)
-    own = dataclasses.replace(how, known={})
-    first = list(itertools.islice(plan.survey(InputFiles([file]), own, BEGINNING), begun))
-    whole = list(plan.survey(InputFiles([file]), own, BEGINNING))
-    assert whole[:begun] == first and sum(block.input_bytes for block, _, _ in whole) == path.stat().st_size
-    found = [(block.after.offset, keys) for block, keys, _ in whole]
+    found = list(first_pass._survey(InputFiles([file]), how, BEGINNING))
+    middle = found[min(begun, len(found) - 1)][0]
+    assert [*found[: begun + 1], *first_pass._survey(InputFiles([file]), how, middle)] == found
+    assert sum(size for _, size, _, _ in found) == path.stat().st_size
     with InputReader(str(path)) as reader:
         parts = list(read_parts(BEGINNING, reader, 0, how))
-    assert [key for _, keys in found for key in keys] == [key for part in parts for key in part.keys]
+    assert [key for _, _, keys, _ in found for key in keys] == [key for part in parts for key in part.keys]
     borders = {part.offset + start for part in parts for start in part.starts} | {path.stat().st_size}
-    assert {offset for offset, _ in found} <= borders and found[-1][0] == path.stat().st_size
+    assert {after.offset for after, *_ in found} <= borders and found[-1][0].offset == path.stat().st_size

@@ -3,9 +3,6 @@
 import hashlib
 import http.server
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +11,7 @@ import numpy as np
 import pytest
 
 import reference
+from command import run
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import UsageError
 from shardmill.tokens import families
@@ -231,20 +229,12 @@ def hub(gpt2_json):
 
 def command(*args, cwd, endpoint):
     env = {
-        **os.environ,
         "HF_ENDPOINT": endpoint,
         "HF_HOME": str(cwd / "hf"),
         "XDG_CACHE_HOME": str(cwd / "cache"),
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
-    return subprocess.run(
-        [Path(sys.executable).with_name("shardmill"), *args],
-        cwd=cwd,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return run(*args, cwd=cwd, env=env)
 
 
 def test_a_hub_id_is_fetched_over_the_network(tmp_path, hub):

@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
+from command import SHARDMILL, run
 from servers import COMMIT, TOKEN, Fault, Hub, Server
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import InputError, UsageError
@@ -26,14 +26,7 @@ def names(files):
 
 
 def command(*args, cwd, **env):
-    return subprocess.run(
-        [Path(sys.executable).with_name("shardmill"), *map(str, args)],
-        cwd=cwd,
-        env={**os.environ, "HF_HOME": str(cwd / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1", **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return run(*args, cwd=cwd, env={"HF_HOME": str(cwd / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1", **env})
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +108,7 @@ def test_a_login_opens_what_is_private_and_goes_nowhere_else(hub, local, tmp_pat
     ("url", "words"),
     [
         ("hf://datasets/private/texts/sample", ["private", "hf auth login", "HF_TOKEN"]),
-        ("hf://datasets/gated/texts/sample", ["gated", "ask for access", "HF_TOKEN"]),
+        ("hf://datasets/gated/texts/sample", ["gated", "request access", "HF_TOKEN"]),
         ("hf://datasets/mills/none/sample", ["no such repository", "hf://datasets/"]),
         ("hf://mills/texts/sample", ["no such repository", "hf://datasets/"]),
         ("hf://datasets/mills/texts@v9/sample", ["revision", "@"]),
@@ -257,11 +250,11 @@ def test_a_job_that_waits_for_a_server_gives_up_in_the_end_or_when_told_to(tmp_p
         server.faults["/a.txt"] = [Fault("stall"), Fault("cut", 400_000), *[Fault("status", status=503)] * 10_000]
         args = ("prepare", f"{server.url}/a.txt?token=hush", "-o", "out", *options)
         done = command(*args, cwd=tmp_path, SHARDMILL_NETWORK_SECONDS="1")
-        assert done.returncode == 75 and "same command again to go on" in done.stderr, done.stderr
+        assert done.returncode == 75 and "same command again to resume" in done.stderr, done.stderr
         assert "hush" not in done.stderr and not list(tmp_path.glob("out/*"))
         server.faults["/a.txt"][:0] = [Fault("stall"), Fault("cut", 400_000)]
         before = len(server.requests)
-        process = subprocess.Popen([Path(sys.executable).with_name("shardmill"), *args], cwd=tmp_path, stderr=-1)
+        process = subprocess.Popen([SHARDMILL, *args], cwd=tmp_path, stderr=-1)
         while len(server.requests) < before + 4:
             time.sleep(0.05)
         process.terminate()
@@ -279,7 +272,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it():
 
 def test_other_places_are_refused_by_name():
     for url in ("ftp://host/a.txt", "file:///a.txt", "abfs://c/a.txt"):
-        with pytest.raises(UsageError, match="is not read"):
+        with pytest.raises(UsageError, match="is not supported"):
             find_inputs([url])
     with pytest.raises(UsageError, match="@FILE"):
         find_inputs(["https://host/part-*.txt"])

@@ -1,16 +1,16 @@
 """verify finds what is wrong, says where, and finds nothing where nothing is."""
 
+import functools
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import command
 import shardmill
 from edited import rewrite
 from samples import ENGLISH, SAMPLES
@@ -19,7 +19,6 @@ from shardmill.errors import UsageError
 from shardmill.formats import output_files, registry
 from shardmill.record import manifest
 
-SHARDMILL = os.path.join(os.path.dirname(sys.executable), "shardmill")
 LIMITS = Limits(workers=2, block_bytes=4000)
 
 
@@ -344,8 +343,7 @@ def test_counts_that_do_not_add_up_are_found(made, tmp_path):
 
 
 def test_the_command_says_it_in_plain_words_and_in_json(made, out):
-    def run(*arguments):
-        return subprocess.run([SHARDMILL, "verify", *arguments], capture_output=True, text=True, timeout=60)
+    run = functools.partial(command.run, "verify", cwd=out)
 
     good = run(str(out), "--source", str(made / "a.txt"), "--source", str(made / "b.txt"))
     assert good.returncode == 0 and "every byte is as it was written" in good.stderr and "same tokens" in good.stderr

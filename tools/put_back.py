@@ -80,8 +80,8 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         [
             (
                 "job/first_pass.py",
-                'rules = dataclasses.replace(job.rules, on_error="skip", judging=True)',
-                "rules = job.rules",
+                'rules = dataclasses.replace(rules, on_error="skip", judging=True)',
+                "pass",
             ),
             (
                 "job/first_pass.py",

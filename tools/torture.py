@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/crash")]
 import driver  # type: ignore[import-not-found]  # noqa: E402
 import jobs  # type: ignore[import-not-found]  # noqa: E402
 
-from shardmill.io.storage import STEPS  # noqa: E402
+from commit_steps import STEPS  # type: ignore[import-not-found]  # noqa: E402
 
 _KILLED = -9
 # Checkpoints as they come, or one after each Block, before the next is written.

@@ -5,20 +5,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import samples
+from command import SHARDMILL, run
 from servers import Fault, Server
 from shardmill import Limits, Spec, prepare, verify
 from shardmill.errors import InputError, ShardmillError, TemporaryError
 from shardmill.io import reading, spool, storage
 
-SHARDMILL = Path(sys.executable).with_name("shardmill")
 TEXT = samples.ENGLISH * 20
 SMALL = Limits(
     engine="reference", workers=1, block_bytes=2000, checkpoint_seconds=0, max_memory=1 << 34, network_seconds=2
@@ -184,11 +182,7 @@ def test_a_share_of_few_records_is_judged_at_the_end(tmp_path):
     [("x", "neither a number"), ("-1", "neither a number"), ("120%", "neither a number of records nor a share")],
 )
 def test_a_number_of_rejects_that_is_none_is_refused(text, said):
-    done = subprocess.run(
-        [SHARDMILL, "prepare", "a", "-o", "b", "--on-error", "skip", "--max-rejects", text],
-        capture_output=True,
-        text=True,
-    )
+    done = run("prepare", "a", "-o", "b", "--on-error", "skip", "--max-rejects", text, cwd=".")
     assert done.returncode == 2 and said in done.stderr
 
 

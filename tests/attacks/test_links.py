@@ -118,7 +118,7 @@ def test_files_that_are_away_are_not_removed_behind_a_link(text, tmp_path, site)
     (out / journal.NAME).write_bytes(data)
     shutil.rmtree(out / "train")
     (out / "train").symlink_to(site)
-    with pytest.raises(OutputError, match=r"out/train: is a link"):
+    with pytest.raises(OutputError, match=r"out/train: is a symlink"):
         prepare(spec_of(text, **MDS), limits=LIMITS)
 
 

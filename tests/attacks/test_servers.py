@@ -76,7 +76,7 @@ class Raw:
 def no_long_waits(monkeypatch):
     monkeypatch.setattr(retry, "_LONGEST_PAUSE", 0.2)
     monkeypatch.setattr(http, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(http, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(http, "HEADER_SECONDS", 1.0)
 
 
 def head(status="206 Partial Content", **headers):
@@ -97,7 +97,7 @@ def good(request, *, end=SIZE, etag='"v1"', total=SIZE):
 
 
 def read_all(url):
-    file = find_inputs([url], patience=2.0)[0]
+    file = find_inputs([url], network_seconds=2.0)[0]
     with open_input(file) as reader:
         return b"".join(reader.read(at, 10_000) for at in range(0, file.size, 10_000))
 
@@ -126,74 +126,78 @@ HOSTILE = {
     "a length of 26 digits": (
         repeated({"Content_Range": f"bytes 0-0/{10**26 - 1}"}),
         InputError,
-        "says what cannot be",
+        "impossible",
     ),
     "a length of 5,000 digits": (
         repeated({"Content_Range": "bytes 0-0/" + "9" * 5000}),
         InputError,
-        "says what cannot",
+        "impossible",
     ),
-    "a length that is a word": (repeated({"Content_Range": "bytes 0-0/much"}), InputError, "says what cannot be"),
-    "a negative length": (repeated({"status": "200 OK", "Content_Length": -5}), InputError, "says what cannot|network"),
+    "a length that is a word": (repeated({"Content_Range": "bytes 0-0/much"}), InputError, "impossible"),
+    "a negative length": (repeated({"status": "200 OK", "Content_Length": -5}), InputError, "impossible|network"),
     "another long length": (
         repeated({"status": "200 OK", "Content_Length": "9" * 30}),
         InputError,
-        "says what cannot be",
+        "impossible",
     ),
     "escapes in the status line": (repeated({"status": "404 \x1b[2Jgone\x07"}), InputError, r"404 \\x1b\[2Jgone\\x07"),
     "escapes in a refusal": (repeated({"status": "403 \x1b]0;mine\x07"}), InputError, r"access denied \(403 \\x1b"),
     "escapes in trouble": (repeated({"status": "503 \x9b31m"}), TemporaryError, r"503 \\x9b31m"),
-    "escapes in an encoding": (repeated({"Content_Encoding": "\x1b[2Jx"}), InputError, r"compressed \(\\x1b"),
+    "escapes in an encoding": (
+        repeated({"Content_Encoding": "\x1b[2Jx"}),
+        InputError,
+        r"compresses the response \(\\x1b",
+    ),
     "a status line of 60 kB": (repeated({"status": "404 " + "x" * 60_000}), InputError, r"\(404 x{200}\)"),
-    "a gzip bomb": (lambda *_: [head("200 OK", Content_Encoding="gzip"), *[BOMB] * 9999], InputError, "compressed"),
-    "a redirect to itself": (repeated({"status": "302 Found", "Location": "/a.txt"}), InputError, "circles"),
+    "a gzip bomb": (lambda *_: [head("200 OK", Content_Encoding="gzip"), *[BOMB] * 9999], InputError, "compresses"),
+    "a redirect to itself": (repeated({"status": "302 Found", "Location": "/a.txt"}), InputError, "too many redirects"),
     "redirects without end": (
         lambda number, _: [head("302 Found", Location=f"/{number}", Content_Length=0, Connection="close")],
         InputError,
-        "circles",
+        "too many redirects",
     ),
     "a redirect that carries everything": (
         lambda *_: itertools.chain([head("302 Found", Location="/a.txt")], itertools.repeat(b"x" * 65536)),
         (InputError, TemporaryError),
-        "circles|no whole answer",
+        "too many redirects|no complete response",
     ),
     "a redirect that carries a bomb": (
         lambda *_: [head("302 Found", Location="/a.txt", Content_Encoding="gzip", Content_Length=len(BOMB)), BOMB],
         InputError,
-        "circles",
+        "too many redirects",
     ),
     "a redirect to this machine's files": (
         repeated({"status": "302 Found", "Location": "file:///etc/passwd"}),
         InputError,
-        "not an address",
+        "not a valid URL",
     ),
     "a redirect to no address": (
         repeated({"status": "302 Found", "Location": "http://[::1"}),
         InputError,
-        "not an addr",
+        "not a valid URL",
     ),
     "a redirect to an empty name": (
         repeated({"status": "302 Found", "Location": "http://a..b/"}),
         InputError,
-        "not an",
+        "not a valid URL",
     ),
     "a redirect to no port": (
         repeated({"status": "302 Found", "Location": "http://a:99999/"}),
         InputError,
-        "not an addr",
+        "not a valid URL",
     ),
-    "no answer": (lambda *_: [30.0], TemporaryError, "no answer|no whole answer"),
+    "no answer": (lambda *_: [30.0], TemporaryError, "no response|no complete response"),
     "no words": (repeated(b"\x00\xff" * 1000), TemporaryError, "broke"),
     "a status that is none": (repeated({"status": "999999999999 x"}), TemporaryError, "broke"),
     "a header that drips": (
         lambda *_: drip(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 9999),
         TemporaryError,
-        "no whole answer",
+        "no complete response",
     ),
     "100 Continue without end": (
         lambda *_: itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n"),
         TemporaryError,
-        "no whole answer",
+        "no complete response",
     ),
     "ten thousand headers": (
         lambda *_: [b"HTTP/1.1 200 OK\r\n", *[b"X: y\r\n"] * 10_000, b"\r\n"],
@@ -229,7 +233,7 @@ HOSTILE = {
     "a byte at a time": (
         after_the_first(lambda request: itertools.chain([good(request)], drip(TEXT))),
         TemporaryError,
-        "only [0-9]+ bytes came in",
+        "only [0-9]+ bytes in",
     ),
     "a byte for each connection": (
         after_the_first(lambda request: [good(request), TEXT[started(request) :][:1]]),
@@ -246,7 +250,7 @@ HOSTILE = {
             lambda _: itertools.chain([head("200 OK", Transfer_Encoding="chunked", ETag='"v1"')], drip(b"0" * 9999))
         ),
         TemporaryError,
-        "nothing came for",
+        "no data for",
     ),
 }
 
@@ -275,7 +279,7 @@ def test_more_than_was_asked_for_is_not_read():
 
 
 def test_a_slow_but_honest_server_is_waited_for(monkeypatch):
-    monkeypatch.setattr(http_reader, "_WORTHWHILE", 4 << 10)
+    monkeypatch.setattr(http_reader, "_MIN_PROGRESS", 4 << 10)
 
     def answer(_number, request):
         start = started(request)
@@ -310,7 +314,7 @@ def test_a_server_that_begins_to_refuse_stops_the_job(tmp_path, on_error):
 
 def test_files_that_claim_more_than_there_can_be_are_refused():
     files = InputFiles()
-    with pytest.raises(InputError, match="more bytes together than there can be"):
+    with pytest.raises(InputError, match="more than 8 EiB"):
         for number in range(10):
             files.add(InputFile(path=f"{number}", size=1 << 60))
 

@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_right_is_refused_in_words(written, content):
 
 def test_dropout_says_what_to_do(written):
     """Story: it gave 61,538 tokens, and then 61,481."""
-    with pytest.raises(UsageError, match=r'other tokens each time; set "dropout" to null'):
+    with pytest.raises(UsageError, match=r'different tokens each time; set "dropout" to null'):
         load(written(config(model={"dropout": 0.1})))
     assert load(written(config(model={"dropout": 0.0}))).family == "gpt2"
 
@@ -127,7 +127,7 @@ def test_the_command_says_it_in_one_line(written, tmp_path):
         command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env={**os.environ, "RUST_BACKTRACE": "0"}
     )
     assert done.returncode == 2 and "Traceback" not in done.stderr and "bug" not in done.stderr
-    assert "mend its pre_tokenizer" in done.stderr
+    assert "fix its pre_tokenizer" in done.stderr
 
 
 # vocabularies that a cut rule or the fast engine might see otherwise than the reference
@@ -197,7 +197,7 @@ def test_an_absurd_size_is_refused_whatever_is_allowed(tmp_path):
 
 MEASURE = """
 import sys
-from shardmill import machine
+from shardmill.system import machine
 from shardmill.tokens import gigatoken, reference, tokenizer
 found = tokenizer.load(sys.argv[1])
 reference.load_reference(found).encode(b"warm")

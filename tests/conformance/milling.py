@@ -13,9 +13,10 @@ import numpy as np
 
 from given_texts import load_once
 from shardmill.documents import jsonl, long_values
+from shardmill.inputs.input_files import InputFiles
 from shardmill.job import block as blocks
-from shardmill.job import first_pass, mill, plan
 from shardmill.job import job as jobs
+from shardmill.job import mill, plan
 from shardmill.record.manifest import Counts
 from shardmill.spec import Limits, Spec
 from shardmill.tokens.encoder import Encoder
@@ -61,9 +62,9 @@ def encoder(tokenizer, engine):
 
 @lru_cache(maxsize=1)
 def _budget():
-    spec = Spec(inputs=("any",), output="any")
-    look = plan.Look(plain=True, window=0, held=0)
-    return _fit_budget(spec, engines("r50k_base", "reference"), Limits(max_memory=PLENTY, workers=1), look, many=True)
+    spec, limits = Spec(inputs=("any",), output="any"), Limits(max_memory=PLENTY, workers=1)
+    probe = plan.Probe(plain=True, first_is_text=True, window=0, held=0)
+    return _fit_budget(spec, engines("r50k_base", "reference"), limits, probe, InputFiles(), many=True)
 
 
 @contextmanager
@@ -87,7 +88,7 @@ def job_of(files, *, engine="auto", block_bytes=1 << 20, **choices):
             patch.object(jobs, "_fit_budget", lambda *_, **__: dataclasses.replace(_budget(), block_bytes=block_bytes)),
         ):
             job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
-        yield job, first_pass.choose_splitter(job, None, lambda _: None, lambda _: None)
+        yield job, jobs.choose_splitter(job, None, lambda _: None, lambda _: None)
 
 
 def mill_blocks(job, splitter, start=None, index=0, val=False):
@@ -96,7 +97,7 @@ def mill_blocks(job, splitter, start=None, index=0, val=False):
     fast = "gigatoken" if job.engines.native is None else "native"
     used = encoder(job.spec.tokenizer, "reference" if job.engines.guard is None else fast)
     for block in plan.blocks(job.files, job.rules, start or plan.BEGINNING, index):
-        milled = blocks.mill_block(job, splitter, used, blocks.parse(job, block))
+        milled = blocks.mill_block(job, splitter, used, block)
         counts += milled.counts
         out.rejects += milled.rejects
         for run in milled.runs:
@@ -106,6 +107,11 @@ def mill_blocks(job, splitter, start=None, index=0, val=False):
         out.after.append((milled.after, val, len(out.train), len(out.val), counts, len(out.rejects)))
     out.counts = asdict(counts)
     return out
+
+
+def some_of(ends):
+    """A dozen of the places where a job could read on, from all over it."""
+    return ends[:: max(1, len(ends) // 12)]
 
 
 def mill_files(files, **choices) -> Milled:
@@ -119,12 +125,10 @@ def mill_text(text: str, **choices) -> Milled:
     return mill_files([text.encode()], **{"val_fraction": 0, **choices})
 
 
-def prepare_files(files, *, engine="auto", workers=2, block_bytes=1 << 20, may_guess=True, **choices):
+def prepare_files(files, *, engine="auto", workers=2, block_bytes=1 << 20, **choices):
     """A whole run of prepare, threads and files and all: the ids in train.bin and in val.bin, and manifest.json."""
-    guess = plan.seems_to_have_records if may_guess else lambda *_: False
     with (
         folder_of(files) as (folder, paths),
-        patch.object(plan, "seems_to_have_records", guess),
         patch.object(jobs, "load", load_once),
         patch.object(jobs, "choose_engines", lambda tokenizer, engine, *_: engines(tokenizer.name, engine)),
     ):

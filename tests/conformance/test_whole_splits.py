@@ -14,8 +14,7 @@ from milling import BLOCK_BYTES, mill_files, mill_text, prepare_files
 import reference
 import samples
 from given_texts import texts
-from shardmill.io import compression
-from shardmill.job import plan
+from shardmill.job import first_pass
 from shardmill.tokens.tokenizer import ENCODINGS
 
 SPLITS = ("hash", "tail", "head")
@@ -144,11 +143,11 @@ def record(text):
 
 
 SHORT = [f"{number} bags of wheat." for number in range(400)]
-GUESSED = {
-    "as many as it seems": b"".join(map(record, SHORT)),
-    "fewer than it seems": b"".join(map(record, SHORT[:150])) + record(samples.ALL) * 9,
-    "more than it seems": record(samples.ALL) * 9 + b"".join(map(record, SHORT)),
-    "lines that are no records": b"{}\n" * 300 + b"".join(map(record, SHORT[:150])),
+COUNTED = {
+    "enough": b"".join(map(record, SHORT)),
+    "too few": b"".join(map(record, SHORT[:150])) + record(samples.ALL) * 9,
+    "enough, after long ones": record(samples.ALL) * 9 + b"".join(map(record, SHORT)),
+    "enough, if lines that are no records count": b"{}\n" * 300 + b"".join(map(record, SHORT[:150])),
 }
 
 
@@ -157,33 +156,35 @@ def prepared(files, **choices):
     return train, val, made.counts
 
 
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("packed", ["", ".zst", ".gz"])
-@pytest.mark.parametrize("case", GUESSED)
-def test_a_guess_at_the_number_of_documents_changes_nothing_be_it_right_or_wrong(monkeypatch, case, packed):
-    """200 documents make a split by threshold; how many there are is guessed from the first bytes."""
-    data = {"": bytes, ".zst": zstd.compress, ".gz": gzip.compress}[packed](GUESSED[case])
+@pytest.mark.parametrize("case", COUNTED)
+def test_a_quick_count_of_records_finds_the_split_that_parsing_them_finds(monkeypatch, case, packed, newline):
+    """200 documents make a split by threshold."""
+    lines = COUNTED[case].replace(b"\n", newline)
+    data = {"": bytes, ".zst": zstd.compress, ".gz": gzip.compress}[packed](lines)
     how = {"val_fraction": 0.2, "on_error": "skip"}
-    without = prepared({"a.jsonl" + packed: data}, may_guess=False, **how)
-    guesses = []
-    seems = plan.seems_to_have_records
-    monkeypatch.setattr(plan, "_GUESS_BYTES", 1000)
-    monkeypatch.setattr(compression, "_INPUT_BYTES", 64)
-    monkeypatch.setattr(plan, "seems_to_have_records", lambda *given: guesses.append(seems(*given)) or guesses[-1])
-    assert prepared({"a.jsonl" + packed: data}, **how) == without
-    assert packed or guesses == [case != "more than it seems"]
+    monkeypatch.setattr(first_pass, "_WINDOW", 1000)
+    counted, count = [], first_pass._has_records
+    monkeypatch.setattr(first_pass, "_has_records", lambda *given: counted.append(count(*given)) or counted[-1])
+    found = prepared({"a.jsonl" + packed: data}, **how)
+    assert counted == [case != "too few"], "counted once, be it before the engines are loaded or after"
+    monkeypatch.setattr(first_pass, "_has_records", lambda *_: False)
+    assert prepared({"a.jsonl" + packed: data}, **how) == found
 
 
-@pytest.mark.parametrize("choices", [{"limit_documents": 300}, {"limit_tokens": 500}, {"sample": 0.9}])
-def test_nothing_is_guessed_when_not_all_is_milled(monkeypatch, choices):
-    monkeypatch.setattr(plan, "seems_to_have_records", lambda *_: pytest.fail("it was"))
-    prepare_files({"a.jsonl": GUESSED["as many as it seems"]}, val_fraction=0.2, **choices)
+def test_records_outside_a_sample_are_not_counted(monkeypatch):
+    monkeypatch.setattr(first_pass, "_has_records", lambda *_: pytest.fail("it was"))
+    prepare_files({"a.jsonl": COUNTED["enough"]}, val_fraction=0.2, sample=0.9)
 
 
 @pytest.mark.parametrize("count", [140, 400])
 @pytest.mark.parametrize("mark", ["\n", "<|endoftext|>"])
-def test_documents_of_plain_text_are_guessed_at_too(monkeypatch, count, mark):
-    monkeypatch.setattr(plan, "_GUESS_BYTES", 1000)
+def test_separators_are_counted_too(monkeypatch, count, mark):
+    monkeypatch.setattr(first_pass, "_WINDOW", 1000)
     texts = [*SHORT[:count], *[samples.ALL.replace("\n", " ")] * 9]
     files = [mark.join(texts[:100]).encode(), mark.join(texts[100:]).encode()]
     how = {"val_fraction": 0.2, "separator": mark.replace("\n", "\\n")}
-    assert prepared(files, **how) == prepared(files, may_guess=False, **how)
+    found = prepared(files, **how)
+    monkeypatch.setattr(first_pass, "_has_records", lambda *_: False)
+    assert prepared(files, **how) == found

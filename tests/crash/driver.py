@@ -30,7 +30,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads,
 
 from shardmill.cli import main as cli_main
 from shardmill.io import storage
-from shardmill.job import job, plan, workers
+from shardmill.job import job, workers
 from shardmill.record import journal
 from shardmill.spec import Limits
 from shardmill.tokens import tokenizer
@@ -116,7 +116,6 @@ def _be_the_command(wanted, log):
 
 def _arrange(wanted, steps):
     """Let happen to this process what is wanted."""
-    plan._GUESS_BYTES = 2000  # these inputs are small, and to be guessed at nevertheless
     journal._MOST_BYTES = 5000  # nor do they take long enough for a journal of a mebibyte
     limits = {**_OFTEN, **wanted.get("limits", {})}
     cli_main.Limits = functools.partial(Limits, **limits)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from jobs import RESULT, command, drive, occurrences, result
 
-from shardmill.io.storage import STEPS
+from commit_steps import STEPS
 
 KILLED = -9
 # The matrix kills jobs of every kind at random steps; these are killed at each.

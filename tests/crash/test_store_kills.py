@@ -6,8 +6,8 @@ import re
 import pytest
 from jobs import ORDERLY, command, drive, result
 
+from commit_steps import STEPS, STORE_STEPS
 from servers import Proxy, Server
-from shardmill.io.storage import STEPS, STORE_STEPS
 
 KILLED = -9
 # Shards of all but the first may change longer: the last is joined to the one before it. Two have subfolders.

@@ -21,6 +21,7 @@ from cells import DIMENSIONS, Cell, line, refusal
 
 import reference
 import shardmill
+from commit_steps import STEPS
 from shardmill import Limits, Spec
 from shardmill.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.io import storage
@@ -29,7 +30,7 @@ from shardmill.results import verify as verify_module
 from shardmill.tokens import tokenizer
 
 PLENTY = 16 << 30
-LATE = storage.STEPS.index("files-finished")
+LATE = STEPS.index("files-finished")
 # What decides bytes and must be the same in all runs of a cell, and what must not matter at all.
 MEANT = {
     "documents.text.DOCUMENT_HEAD": worlds.SMALL_HEAD,
@@ -63,9 +64,7 @@ SHRUNK = {
     ),  # 0: pages window by window
     "documents.columnar.long_pages._WINDOW": 300,
     "job.plan._MAX_PARTS": 3,
-    "job.plan._GUESS_BYTES": 500,
-    "job.plan._KNOWN_PARTS": 3,
-    "job.plan._SURVEYED_AT_FIRST": 2,
+    "job.first_pass._WINDOW": 500,
     "results.document_index._CHUNK": 7,
     "formats.indexes._CHUNK": 7,
     "formats.olmo._CHUNK": 7,
@@ -126,7 +125,7 @@ class Watch:
         self.over = False
 
     def __call__(self, step):
-        self.number -= not self.late or step in storage.STEPS[LATE:]
+        self.number -= not self.late or step in STEPS[LATE:]
         if self.number == 0 or (self.over and self.dead):
             self.over = True
             raise Killed(step)

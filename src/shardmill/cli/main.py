@@ -27,9 +27,9 @@ from shardmill.cli.console import (
     spread,
 )
 from shardmill.cli.results import COMMANDS
-from shardmill.errors import OutputError, ShardmillError, TemporaryError, UsageError
+from shardmill.errors import ShardmillError, TemporaryError, UsageError
 from shardmill.spec import NETWORK_SECONDS, OUTPUT_FORMATS, Limits, Spec
-from shardmill.system.names import is_url
+from shardmill.system import machine
 
 if TYPE_CHECKING:
     from shardmill.job.estimate import Estimate
@@ -283,6 +283,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, _interrupt)
     logging.getLogger("shardmill").addHandler(_Told())
+    machine.keep_freed_memory()
     try:
         cli.main(standalone_mode=False)
         sys.exit(0)
@@ -366,14 +367,9 @@ def _show_estimate(spec: Spec, limits: Limits, *, as_json: bool) -> None:
         print_json(dataclasses.asdict(found))
     else:
         print("\n".join(_estimate_lines(found)))
-    if is_url(spec.output) and found.disk_bytes > found.free_bytes:
-        from shardmill.job.estimate import staging_problem
+    from shardmill.job.estimate import refuse_without_space
 
-        raise OutputError(staging_problem(spec, found.disk_bytes, found.free_bytes))
-    if found.disk_bytes > found.free_bytes:
-        raise TemporaryError(
-            f"the result does not fit on the disk of {spec.output}: at least {size(found.disk_bytes)} are needed, and {size(found.free_bytes)} are free"
-        )
+    refuse_without_space(spec, found)
 
 
 def _estimate_lines(found: "Estimate") -> list[str]:

@@ -20,10 +20,9 @@ from shardmill.documents.pieces import Position
 from shardmill.documents.records import Broken, Counted, Records, damage_of, lost, whole_lines
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, HELD_BYTES, MAX_RECORDS, TextRules, block_bytes, growing, weight
-from shardmill.io.reading import Reader, ahead
+from shardmill.io.reading import Reader
 
 _HEAD_BYTES = 64 << 10
-_COUNT_BYTES = 1 << 20
 _VALUES = b'["-0123456789tfnNI'
 
 
@@ -166,37 +165,6 @@ def _long_line(
         yield Counted(file=here.file, after=after, location=location, complaint=str(e), repairable=e.repairable)
         return
     yield from long_parts(value, here, after, location, job_offset, rules)
-
-
-def has_lines(reader: Reader, enough: float) -> bool:
-    """Whether there are certainly so many records, counting lines that end an object, without parsing them."""
-    found, before = 0, b""
-    for data in ahead(_windows(reader)):
-        found += count_records(before + data)
-        before = data[-2:]
-        if b"\n" in before:  # it would be counted again
-            before = b""
-        if found >= enough:
-            return True
-    return False
-
-
-def count_records(data: bytes) -> int:
-    """How many lines end an object: as many records, unless some are unusual."""
-    characters = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(characters == ord("\n"))
-    ends = ends[ends >= 2]
-    last, earlier = characters[ends - 1], characters[ends - 2]
-    return int(((last == ord("}")) | ((last == ord("\r")) & (earlier == ord("}")))).sum())
-
-
-def _windows(reader: Reader) -> Iterator[bytes]:
-    """All of it, a window at a time."""
-    at = 0
-    while data := reader.read(at, _COUNT_BYTES):
-        at += len(data)
-        reader.done_until(at)
-        yield data
 
 
 def _parse(found: Records, line: bytes, path: tuple[str, ...], index: int, offset: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from xxhash import xxh3_64_intdigest
 
-from shardmill.documents.rules import BOM, FIRST_PART_BYTES, PASSAGE_HEAD, Passages, TextRules, growing
+from shardmill.documents.rules import PASSAGE_HEAD, Passages, TextRules, growing
 from shardmill.io.reading import Reader
 from shardmill.tokens.cuts import CONTEXT_BYTES, Cuts
 
@@ -38,35 +38,23 @@ def find_passages(reader: Reader, base: int, at: int, rules: TextRules, block_by
     return data, Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=forced, last=last)
 
 
-def survey(reader: Reader, base: int, at: int, rules: TextRules) -> Iterator[tuple[int, Passages]]:
-    """All passages of the file from a passage's beginning on, some at a time, each time with where they begin.
+def survey(reader: Reader, base: int, at: int, rules: TextRules) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The keys of all passages from the start of one at `at`, and each time where the last of them ends.
 
-    As find_passages, but only what decides is read: the beginning of each passage, and the lines where it may end.
+    The same passages as find_passages finds, but reads only the start of each and the lines where it may end.
     """
-    last = False
-    exact = rules.cuts.family != "unknown"
-    head = reader.read(at, PASSAGE_HEAD)
+    head, last = reader.read(at, PASSAGE_HEAD), False
     while not last:
-        most = min(rules.block_bytes, rules.max_run_bytes)
-        if base + at <= len(BOM):
-            most = min(most, FIRST_PART_BYTES)
-        starts: list[int] = []
-        keys: list[int] = []
-        end = 0
-        while exact or not starts:
-            if (seen := _glance(reader, base, at + end, rules)) is None or (seen[0] - at > most and starts):
-                break
-            border, following = seen
-            starts.append(end)
-            keys.append(rules.key(head[: border - at - end], base + at + end))
-            end, head = border - at, following
-        found = Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=not exact, last=False)
-        if not starts:
+        if (seen := _glance(reader, base, at, rules)) is not None:
+            end, following = seen
+            keys: tuple[int, ...] = (rules.key(head[: end - at], base + at),)
+        else:
             _, found = find_passages(reader, base, at, rules, rules.block_bytes)
-            head = reader.read(at + found.end, PASSAGE_HEAD)
-        if found.starts:
-            yield at, found
-        at, last = at + found.end, found.last or not found.starts
+            end, keys, last = at + found.end, found.keys, found.last or not found.starts
+            following = reader.read(end, PASSAGE_HEAD)
+        if keys:
+            yield end, keys
+        at, head = end, following
         reader.done_until(at)
 
 

@@ -1,7 +1,7 @@
 """How text becomes documents, and documents Parts: the settings of all readers."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shardmill.spec import InputFormat, OnError
 from shardmill.tokens.cuts import Cuts
@@ -49,8 +49,6 @@ class TextRules:
     """For a split by offset: the byte of the whole input where a passage must begin, as near as the text allows."""
     max_run_bytes: int
     block_bytes: int
-    known: dict[tuple[int, int], Passages] = field(default_factory=dict)
-    """Passages that a first pass found already, by file and offset."""
     on_error: OnError = "stop"
     wanted: Callable[[bytes], bool] | None = None
     """The beginning of a document or passage → whether it is in the sample."""

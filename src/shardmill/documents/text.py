@@ -254,7 +254,7 @@ def _end_at_bad_byte(pieces: Pieces, part: TextPart, rules: TextRules) -> None:
             if not rules.limited:
                 raise error
             pieces.keep(i + 1)
-            pieces.data[i], pieces.ends[i] = data[: rules.cuts.nearest(data, utf8.valid_bytes(data))], False
+            pieces.data[i], pieces.ends[i] = data[: rules.cuts.nearest(data, utf8.valid_bytes(data)) or 0], False
             pieces.error = i + 1, error
             return
 
@@ -345,27 +345,22 @@ def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules)
     reader.done_until(at)
     last = False
     while not last:
-        known = rules.known.pop((start.file, at), None)
-        data, known = (
-            (reader.read(at, known.end), known)
-            if known
-            else find_passages(reader, base, at, rules, block_bytes(start.file, at, rules))
-        )
-        if not known.starts:
+        data, found = find_passages(reader, base, at, rules, block_bytes(start.file, at, rules))
+        if not found.starts:
             return
-        last = known.last
+        last = found.last
         yield TextPart(
             file=start.file,
             offset=at,
             begin=start.begin,
-            data=data[: known.end],
-            starts=known.starts,
-            keys=known.keys,
+            data=data[: found.end],
+            starts=found.starts,
+            keys=found.keys,
             open=not last,
-            forced=known.forced,
+            forced=found.forced,
             path=reader.path,
         )
-        at += known.end
+        at += found.end
 
 
 def _documents_end(data: bytes, separator: bytes) -> tuple[int, int]:

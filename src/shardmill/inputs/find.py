@@ -23,29 +23,17 @@ from shardmill.io.urls import Resolver
 from shardmill.spec import NETWORK_SECONDS
 from shardmill.system.names import is_url, show
 
-# Files that hold no text in any form that is read, by name.
-_NOT_TEXT = (".zip", ".tar", ".tgz", ".7z", ".rar", ".bin", ".npy", ".npz", ".pt", ".safetensors", ".pdf", ".docx")
-
-# What stands beside the text in folders that datasets saves, and in our own: it is not taken from a folder.
-_BESIDES = frozenset(
-    (
-        "dataset_info.json",
-        "dataset_dict.json",
-        "state.json",
-        "manifest.json",
-        "run.json",
-        "rejects.jsonl",
-        "manifest.inputs.jsonl",
-    )
-)
-
-
-# Addresses in a list are looked up side by side: one after the other, 2,000 would take minutes.
+# Formats that are not supported, by suffix.
+_UNSUPPORTED = (".zip", ".tar", ".tgz", ".7z", ".rar", ".bin", ".npy", ".npz", ".pt", ".safetensors", ".pdf", ".docx")
+# Metadata in the folders that datasets and shardmill write: not taken from a folder.
+_METADATA = {"dataset_info.json", "dataset_dict.json", "state.json"}
+_METADATA |= {"manifest.json", "manifest.inputs.jsonl", "run.json", "rejects.jsonl"}
+# URLs in a list are looked up in parallel: one after the other, 2,000 would take minutes.
 _LOOKUPS = 16
-# So many names are sorted at once: a key takes 300 bytes.
+# Names sorted at once: a key takes 300 bytes.
 _SORTED_AT_ONCE = 1 << 16
 _CHECKED_EVERY = 1 << 14
-# Up to here all are found whatever the budget, so that a refusal can name the smallest that works: job.py.
+# A list up to this size is completed whatever the budget, so that job.py can name the smallest budget that works.
 _SHORT_LIST = 128 << 20
 _READABLE_BY_ALL = 0o444
 _KNOWN_SUFFIXES = tuple(FORMAT_OF_SUFFIX)
@@ -53,26 +41,29 @@ _NUMBERS = re.compile("([0-9]+)")
 _DIGITS = str.maketrans("123456789", "000000000")
 
 Found = InputFile | tuple[str, int, int]
-"""An input; a plain file of this machine as its path, size and when it was modified."""
+"""An input; a regular local file as its path, size and modification time."""
 
 
 class _Search:
-    """One search: what it knows of the network, and whether it may find a file twice."""
+    """The state of one search."""
 
-    def __init__(self, patience: float, *, doubtful: bool) -> None:
-        self.places = Resolver(patience)
-        self.doubtful = doubtful
+    def __init__(self, network_seconds: float, *, may_repeat: bool) -> None:
+        self.resolver = Resolver(network_seconds)
+        self.may_repeat = may_repeat
+        """Whether a file may be found twice."""
 
 
 def find_inputs(
-    patterns: Iterable[str], *, patience: float = NETWORK_SECONDS, most_bytes: int | None = None
+    patterns: Iterable[str], *, network_seconds: float = NETWORK_SECONDS, most_bytes: int | None = None
 ) -> InputFiles:
-    """All files that the patterns mean: arguments in the order given, what each finds in natural order, none twice.
+    """All files that the patterns name: patterns in the order given, the files of each in natural order, none twice.
 
-    A list of them that would take more than most_bytes of memory is refused.
+    A list that would take more than most_bytes of memory is refused.
+
+    >>> [file.path for file in find_inputs(["corpus/", "s3://bucket/more/*.jsonl.zst"])]
     """
     patterns = tuple(patterns)
-    search = _Search(patience, doubtful=len(patterns) > 1 or not os.path.isdir(patterns[0]))
+    search = _Search(network_seconds, may_repeat=len(patterns) > 1 or not os.path.isdir(patterns[0]))
     files = InputFiles()
     for pattern in patterns:
         for found in _read_list(pattern[1:], search) if pattern.startswith("@") else _expand(pattern, search):
@@ -82,12 +73,12 @@ def find_inputs(
                 files.add_local(*found)
             if not len(files) % _CHECKED_EVERY:
                 _refuse_too_many(files, most_bytes)
-    if search.doubtful and len(files) > 1:
-        files = _without_doubles(files)
+    if search.may_repeat and len(files) > 1:
+        files = _without_duplicates(files)
     if not files.total_bytes and files.known:
         names = ", ".join(show(file.path) for file in files[:3]) + (" …" if len(files) > 3 else "")
         raise InputError(
-            f"{names}: nothing to mill, {'the file is' if len(files) == 1 else f'all {len(files):,} files are'} empty"
+            f"{names}: nothing to tokenize, {'the file is' if len(files) == 1 else f'all {len(files):,} files are'} empty"
         )
     return files
 
@@ -95,30 +86,31 @@ def find_inputs(
 def _refuse_too_many(files: InputFiles, most_bytes: int | None) -> None:
     if most_bytes is not None and files.nbytes > max(most_bytes, _SHORT_LIST):
         raise UsageError(
-            f"{show(files[-1].path)}: is input number {len(files):,}, there are more, and their list alone takes more than the {most_bytes >> 20:,} MiB of memory that may be used; pass a larger --max-memory, or mill some folders at a time and join the results with shardmill merge"
+            f"{show(files[-1].path)}: is input number {len(files):,} of even more, and listing them alone takes more than the memory limit of {most_bytes >> 20:,} MiB; pass a larger --max-memory, or prepare some folders at a time and join the results with shardmill merge"
         )
 
 
-def _without_doubles(files: InputFiles) -> InputFiles:
-    """The first of those that are the same file. Hashes find the candidates: a million names would be too many to keep."""
-    _real_folder.cache_clear()  # the current folder may be another now
+def _without_duplicates(files: InputFiles) -> InputFiles:
+    """The first of each file. Only names whose hashes are equal are compared: a million would not fit in memory."""
+    _real_folder.cache_clear()  # the current folder may have changed
     hashes = np.fromiter(
         (xxhash.xxh3_64_intdigest(_identity(file).encode("utf-8", "surrogatepass")) for file in files),
         np.uint64,
         len(files),
     )
     order = np.argsort(hashes, kind="stable")
-    alike = np.flatnonzero(np.diff(hashes[order]) == 0)
-    double = np.zeros(len(files), np.bool_)
-    first = 0
-    for place in alike.data:
-        first = first if place and hashes[order[place]] == hashes[order[place - 1]] else place
-        number = int(order[place + 1])
-        if any(_identity(files[int(other)]) == _identity(files[number]) for other in order[first : place + 1]):
-            if files[number].once:
-                raise UsageError(f"{show(files[number].path)}: is named twice, and can be read only once; name it once")
-            double[number] = True
-    return InputFiles(itertools.compress(files, ~double)) if double.any() else files
+    duplicate = np.zeros(len(files), np.bool_)
+    seen: set[str] = set()
+    for at in np.flatnonzero(np.diff(hashes[order]) == 0).data:
+        if not at or hashes[order[at - 1]] != hashes[order[at]]:
+            seen = {_identity(files[int(order[at])])}
+        file = files[int(order[at + 1])]
+        if _identity(file) in seen:
+            if file.once:
+                raise UsageError(f"{show(file.path)}: is named twice, but can be read only once; name it once")
+            duplicate[order[at + 1]] = True
+        seen.add(_identity(file))
+    return InputFiles(itertools.compress(files, ~duplicate)) if duplicate.any() else files
 
 
 def _identity(file: InputFile) -> str:
@@ -126,7 +118,7 @@ def _identity(file: InputFile) -> str:
 
 
 def _real_path(path: str) -> str:
-    """As os.path.realpath, which looks at every folder on the way, for each of a million files."""
+    """os.path.realpath, but without resolving every parent folder again for each of a million files."""
     if os.path.islink(path):
         return os.path.realpath(path)
     folder, name = os.path.split(path)
@@ -139,7 +131,7 @@ def _real_folder(path: str) -> str:
 
 
 def natural_key(path: str) -> tuple[str | int, ...]:
-    """Sorts part-2 before part-10, and the same everywhere: by code points, not by locale."""
+    """Sorts part-2 before part-10, and by code points, so that the order does not depend on the locale."""
     pieces = _NUMBERS.split(path)
     key: list[str | int] = [pieces[0]]
     for number, text in zip(pieces[1::2], pieces[2::2], strict=True):
@@ -148,7 +140,7 @@ def natural_key(path: str) -> tuple[str | int, ...]:
 
 
 def in_natural_order(names: Iterable[str]) -> Iterator[str]:
-    """All names are taken at once, but sorted some at a time: the keys of a million would take 300 MB."""
+    """Consumes all names at once, but sorts some at a time: the keys of a million would take 300 MB."""
     rest = iter(names)
     runs: list[Iterable[str]] = []
     while some := _sorted(list(itertools.islice(rest, _SORTED_AT_ONCE))):
@@ -159,7 +151,7 @@ def in_natural_order(names: Iterable[str]) -> Iterator[str]:
 
 
 def _sorted(names: list[str]) -> list[str]:
-    # With digits at the same places in all names, as in part-0001 and part-0002, their order is the natural one.
+    # Where all names have digits at the same positions, as in part-0001 and part-0002, plain order is natural order.
     alike = len({name.translate(_DIGITS) for name in names}) <= 1
     return sorted(names) if alike else sorted(names, key=natural_key)
 
@@ -168,7 +160,7 @@ def _expand(pattern: str, search: _Search) -> Iterator[Found]:
     if pattern == STDIN:
         yield InputFile(path=STDIN, size=None, once=True)
     elif is_url(pattern):
-        yield from _on_the_network(pattern, search.places)
+        yield from _remote_files(pattern, search.resolver)
     elif os.path.isdir(pattern):
         yield from map(_stat, _files_in(pattern, search))
     elif os.path.exists(pattern) or not glob.has_magic(pattern):
@@ -181,11 +173,11 @@ def _expand(pattern: str, search: _Search) -> Iterator[Found]:
             else:
                 yield _stat(_checked(match))
         if match is None:
-            raise InputError(f"{show(pattern)}: no file matches this pattern; try it with ls")
+            raise InputError(f"{show(pattern)}: no file matches this pattern; check it with ls")
 
 
-def _on_the_network(url: str, places: Resolver) -> Iterator[InputFile]:
-    found = places.find(url, _wanted)
+def _remote_files(url: str, resolver: Resolver) -> Iterator[InputFile]:
+    found = resolver.find(url, _wanted)
     if not found:
         raise _no_text(url)
     for remote in sorted(found, key=lambda remote: natural_key(remote.path)):
@@ -194,12 +186,12 @@ def _on_the_network(url: str, places: Resolver) -> Iterator[InputFile]:
 
 
 def _read_list(path: str, search: _Search) -> Iterator[Found]:
-    """The inputs that a file names, one a line, relative to its folder; blank lines and # comments aside."""
+    """The inputs that a file lists, one per line, relative to its folder; blank lines and # comments are ignored."""
     folder = os.path.dirname(path)
     if is_url(path):
-        raise UsageError(f"@{show(path)}: a list must be a file of this machine; download it first")
+        raise UsageError(f"@{show(path)}: a list must be a local file; download it first")
 
-    def named() -> Iterator[tuple[int, str]]:
+    def listed() -> Iterator[tuple[int, str]]:
         with open(path, encoding="utf-8-sig", errors="surrogateescape") as lines:
             for number, line in enumerate(lines, 1):
                 if (line := line.strip()) and not line.startswith("#"):
@@ -209,26 +201,24 @@ def _read_list(path: str, search: _Search) -> Iterator[Found]:
         number, line = entry
         try:
             if line.startswith("@") or line == STDIN:
-                raise UsageError(
-                    f"{show(line)}: a list holds paths and addresses only; write ./{show(line)} for a file"
-                )
+                raise UsageError(f"{show(line)}: a list holds only paths and URLs; write ./{show(line)} for a file")
             yield from _expand(line if is_url(line) else os.path.join(folder, line), search)
         except ShardmillError as e:
             raise type(e)(f"{show(path)} line {number:,}: {e}") from e
 
-    entries, empty = named(), True
+    entries, empty = listed(), True
     try:
         with ThreadPoolExecutor(_LOOKUPS) as pool:
             while batch := list(itertools.islice(entries, 64 * _LOOKUPS)):
                 empty = False
-                # Threads are for the network: for files of this machine they would only cost.
-                far = any(is_url(line) for _, line in batch)
-                for files in pool.map(lambda entry: list(find(entry)), batch) if far else map(find, batch):
+                # Threads help with the network; for local files they would only cost.
+                remote = any(is_url(line) for _, line in batch)
+                for files in pool.map(lambda entry: list(find(entry)), batch) if remote else map(find, batch):
                     yield from files
     except OSError as e:
         raise input_error(path, e) from e
     if empty:
-        raise InputError(f"{show(path)}: names no input; write one path or address a line")
+        raise InputError(f"{show(path)}: lists no input; write one path or URL per line")
 
 
 def _files_in(folder: str, search: _Search) -> Iterator[str]:
@@ -241,18 +231,18 @@ def _files_in(folder: str, search: _Search) -> Iterator[str]:
 
 
 def _walk(folder: str, search: _Search) -> Iterator[str]:
-    """Folder by folder, yet in the natural order of all paths: the names of folders are sorted with their slash."""
+    """Folder by folder, yet in the natural order of all paths: folder names are sorted with their slash."""
     prefix = os.path.join(folder, "")
-    begun = [(prefix, _contents(folder, search))]
-    while begun:
-        prefix, names = begun[-1]
+    entered = [(prefix, _contents(folder, search))]
+    while entered:
+        prefix, names = entered[-1]
         for name in names:
             if name.endswith("/"):
-                begun.append((prefix + name, _contents(prefix + name, search)))
+                entered.append((prefix + name, _contents(prefix + name, search)))
                 break
             yield prefix + name
         else:
-            begun.pop()
+            entered.pop()
 
 
 def _contents(folder: str, search: _Search) -> Iterator[str]:
@@ -264,14 +254,14 @@ def _contents(folder: str, search: _Search) -> Iterator[str]:
 
 
 def _names(entries: Iterator[os.DirEntry[str]], search: _Search) -> Iterator[str]:
-    """What is taken from a folder: wanted files, and folders, each with a slash behind its name; links to folders aside."""
+    """What is taken from a folder: wanted files and, with a slash at the end, folders; symlinks to folders are not."""
     for entry in entries:
         name = entry.name
         if name.startswith("."):
             continue
         if entry.is_symlink():
             if not os.path.isdir(entry.path) and _wanted(name):
-                search.doubtful = True
+                search.may_repeat = True
                 yield name
         elif entry.is_dir():
             yield name + "/"
@@ -283,12 +273,12 @@ def _wanted(path: str) -> bool:
     """Whether a file is taken from a folder, by its path below that folder."""
     names = path.split("/")
     known = names[-1].endswith(_KNOWN_SUFFIXES) or is_known(names[-1])
-    return known and names[-1] not in _BESIDES and not any(name.startswith(".") for name in names)
+    return known and names[-1] not in _METADATA and not any(name.startswith(".") for name in names)
 
 
 def _no_text(folder: str) -> InputError:
     return InputError(
-        f"{show(folder)}: no text in this folder; looked for files ending in {', '.join(FORMAT_OF_SUFFIX)}, and each of them with {', '.join(SUFFIXES)} behind it. Files with other names can be given one by one or as a glob."
+        f"{show(folder)}: no text in this folder. Supported: {', '.join(FORMAT_OF_SUFFIX)}, each also compressed ({', '.join(SUFFIXES)}). Files with other names can be named one by one or by a glob."
     )
 
 
@@ -296,9 +286,9 @@ def _checked(path: str) -> str:
     suffix = os.path.splitext(path)[1].lower()
     if ".tar." in os.path.basename(path).lower():
         suffix = ".tar"
-    if suffix in _NOT_TEXT:
+    if suffix in _UNSUPPORTED:
         raise InputError(
-            f"{show(path)}: {suffix} is none of the formats that are read ({', '.join(FORMAT_OF_SUFFIX)}); turn it into one of them first, or rename it if it really is text"
+            f"{show(path)}: {suffix} is not supported. Supported: {', '.join(FORMAT_OF_SUFFIX)}. Convert the file first, or rename it if it really is text"
         )
     return path
 
@@ -313,5 +303,7 @@ def _stat(path: str) -> Found:
     if stat.S_ISFIFO(found.st_mode):
         return InputFile(path=path, size=None, once=True)
     if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{show(path)}: is not a file; devices are not read, but pipes are: … | shardmill prepare -")
+        raise InputError(
+            f"{show(path)}: is not a regular file; devices are not supported, but pipes are: … | shardmill prepare -"
+        )
     return path, found.st_size, found.st_mtime_ns

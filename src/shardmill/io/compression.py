@@ -1,7 +1,7 @@
-"""A compressed file → a Reader of what it decompresses to: forward, with what is not done with kept.
+"""A compressed file → a Reader of its decompressed bytes: read forward, with a replay buffer.
 
-gzip of many members, zstd of many frames, bzip2 and xz of many streams are each one text. The file is
-taken in pieces of fixed size and place, so how much of it a byte of the text needed is always the same.
+Files of many gzip members, zstd frames, bzip2 or xz streams are decompressed as one text. Input is taken in blocks
+at fixed offsets, so the number of compressed bytes behind each byte of text is always the same.
 """
 
 import bz2
@@ -9,8 +9,8 @@ import lzma
 import sys
 import zlib
 from collections import deque
-from types import TracebackType
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal
 
 from shardmill.io.reading import Reader
 from shardmill.io.snappy import Snappy
@@ -23,12 +23,12 @@ else:
 
 try:  # 2.5 times as fast
     from isal import isal_zlib as deflate
-except ImportError:  # not made for this machine
+except ImportError:  # not available for this machine
     deflate = zlib  # type: ignore[misc]
 
 Compression = Literal["gzip", "zstd", "bzip2", "xz", "snappy"]
 SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
-# What a decompressor may take for itself, unless the files were found to need more: the window of zstd -19.
+# Memory that every decompressor may use: the window of zstd -19.
 LEAST_WINDOW = 8 << 20
 
 _LOOK_BACK = 4 << 10
@@ -40,12 +40,8 @@ _FAILURES = (zlib.error, _GZIP_ERROR, lzma.LZMAError, zstd.ZstdError, OSError, E
 _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
 
-class Damaged(Exception):
-    """The stream cannot be continued; the text says why."""
-
-
 def compression_of(head: bytes) -> Compression | None:
-    """What the first bytes of a file say."""
+    """The compression of a file, by its first bytes."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(_ZSTD_MAGIC) or (len(head) >= 8 and int.from_bytes(head[:4], "little") in _SKIPPABLE):
@@ -56,7 +52,7 @@ def compression_of(head: bytes) -> Compression | None:
 
 
 def window_of(head: bytes) -> int:
-    """The memory that decompressing will take for itself, as far as the first bytes tell."""
+    """The memory that decompressing will need, as far as the first bytes tell."""
     match compression_of(head):
         case "zstd" if head.startswith(_ZSTD_MAGIC) and len(head) >= 18:
             return max(LEAST_WINDOW, _zstd_window(head))
@@ -68,7 +64,7 @@ def window_of(head: bytes) -> int:
 
 
 def _zstd_window(head: bytes) -> int:
-    """From the header of a frame: its window, or, in a frame without one, the size of all its text."""
+    """From the frame header: the window, or the content size in a frame without one."""
     flags = head[4]
     if not flags & 0x20:
         return (1 << (10 + (head[5] >> 3))) // 8 * (8 + (head[5] & 7))
@@ -77,9 +73,9 @@ def _zstd_window(head: bytes) -> int:
 
 
 class Decompressed:
-    """What a compressed file holds, as a Reader. Going back before done_until means starting over.
+    """The decompressed bytes of a file, as a Reader. Going back before done_until means starting over.
 
-    spool is a folder for what is long and must be had twice.
+    spool is a folder for the replay buffer, should it outgrow memory.
     """
 
     def __init__(
@@ -92,7 +88,7 @@ class Decompressed:
         self._max_window = max_window
         self._done = 0
         self.jump = (0, 0)
-        """A place to begin at, as frame told it to an earlier run, once all before it is done."""
+        """A result of frame() in an earlier run: done_until skips to it instead of decompressing what lies before."""
         self._begin()
 
     @property
@@ -100,27 +96,27 @@ class Decompressed:
         return self._end if self._at_end else None
 
     def read(self, offset: int, length: int) -> bytes:
-        """As every Reader; a damaged stream ends where the damage is (see damage)."""
-        if offset < self._kept.start:
+        """As in every Reader; a damaged stream ends where the damage is (see damage)."""
+        if offset < self._buffer.start:
             self._begin()
         while self._end < offset + length and not self._at_end and self.damage is None:
             self._advance()
-        return self._kept.read(offset, min(offset + length, self._end))
+        return self._buffer.read(offset, min(offset + length, self._end))
 
     def done_until(self, offset: int) -> None:
         self._done = max(self._done, offset)
         frame, text = self.jump
-        if self._end < text <= self._done:  # what lies between is not needed
+        if self._end < text <= self._done:  # nothing in between is needed
             self._begin(frame, text)
             self._done = offset
         self._drop()
 
     def frame(self, offset: int) -> tuple[int, int]:
-        """The last place in the file where a decompressor can begin to get the text from offset on, and the text before it."""
-        return max((place for place in self._frames if place[1] <= offset), default=(0, 0))
+        """The last frame that starts at or before this byte of text: its offsets in the file and in the text."""
+        return max((start for start in self._frames if start[1] <= offset), default=(0, 0))
 
     def spent(self, offset: int) -> int:
-        """How many bytes of the file it took to get the text up to offset."""
+        """How many compressed bytes were read to get the text up to offset."""
         for end, taken in self._taken:
             if end >= offset:
                 return taken
@@ -129,23 +125,21 @@ class Decompressed:
     def __enter__(self) -> "Decompressed":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._source.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._source.__exit__(None, None, None)
 
     @property
     def _end(self) -> int:
-        return self._kept.end
+        return self._buffer.end
 
     def _begin(self, frame: int = 0, text: int = 0) -> None:
         self.damage: str | None = None
-        """Why the text ends where it does, when that is not its end."""
-        self._kept = Spool(self.path, self._spool, text)
+        """Why the text ends too early."""
+        self._buffer = Spool(self.path, self._spool, text)
         self._done = 0
         self._at_end = False
         self._frames: deque[tuple[int, int]] = deque()
-        # Pieces of the file lie at the same places, wherever it is begun.
+        # Blocks of input have the same offsets, whichever frame is the first.
         self._read = frame // _INPUT_BYTES * _INPUT_BYTES
         self._input = b""
         if frame:
@@ -161,10 +155,10 @@ class Decompressed:
         try:
             data = self._next_output()
         except _FAILURES as e:
-            self.damage = self._why(e)
+            self.damage = f"the {self._kind} data is damaged after {self._end:,} bytes of text: {e}"
             data = b""
         if data:
-            self._kept.append(data)
+            self._buffer.append(data)
         if self._taken[-1][1] == self._read:
             self._taken[-1] = (self._end, self._read)
         else:
@@ -181,7 +175,7 @@ class Decompressed:
         if not self._member.needs_input:
             return self._member.decompress(b"", _OUTPUT_BYTES)
         if not self._input and not self._more_input():
-            raise EOFError("the file ends in the middle of it; it was cut short")
+            raise EOFError("the file is truncated")
         data, self._input = self._input, b""
         return self._member.decompress(data, _OUTPUT_BYTES)
 
@@ -192,7 +186,7 @@ class Decompressed:
         return bool(more)
 
     def _next_member(self) -> None:
-        """Begin the next member, frame or stream; zeros after the last are padding."""
+        """Start the next member, frame or stream; zeros after the last are padding."""
         while len(self._input) < 32 and self._more_input():
             pass
         if self._members and self._kind != "zstd":
@@ -203,20 +197,17 @@ class Decompressed:
             self._at_end = True
             return
         if compression_of(self._input) != self._kind and self._kind != "snappy":
-            raise ValueError(f"after {self._members:,} whole parts something else follows")
+            raise ValueError(f"no {self._kind} data follows part {self._members:,}")
         if self._kind != "snappy" and window_of(self._input) > self._max_window:
             raise ValueError(
-                f"it needs a window of {window_of(self._input) >> 20} MiB of memory, more than the files began with; decompress it first"
+                f"it needs a window of {window_of(self._input) >> 20} MiB of memory, more than the first parts of the inputs; decompress it first"
             )
         self._frames.append((self._read - len(self._input), self._end))
-        self._member = _new_member(self._kind)
+        self._member = _MEMBERS[self._kind]()
         self._members += 1
 
-    def _why(self, error: Exception) -> str:
-        return f"the {self._kind} data cannot be read on after {self._end:,} bytes of text: {error}"
-
     def _drop(self) -> None:
-        self._kept.drop(self._done - _LOOK_BACK)
+        self._buffer.drop(self._done - _LOOK_BACK)
         while len(self._taken) > 1 and self._taken[0][0] < self._done:
             self._taken.popleft()
         while len(self._frames) > 1 and self._frames[1][1] <= self._done:
@@ -224,23 +215,8 @@ class Decompressed:
         self._source.done_until(max(0, self._read - _INPUT_BYTES))
 
 
-class _Member(Protocol):
-    """One member, frame or stream, as bz2's, lzma's and zstd's objects have it."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    @property
-    def needs_input(self) -> bool: ...
-
-    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
-
-
 class _Gzip:
-    """zlib's object with the manners of the others."""
+    """zlib with the interface of the others."""
 
     def __init__(self) -> None:
         self._inner = deflate.decompressobj(wbits=31)
@@ -260,15 +236,12 @@ class _Gzip:
         return out
 
 
-def _new_member(kind: Compression) -> _Member:
-    match kind:
-        case "gzip":
-            return _Gzip()
-        case "zstd":
-            return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31})
-        case "bzip2":
-            return bz2.BZ2Decompressor()
-        case "xz":
-            return lzma.LZMADecompressor()
-        case "snappy":  # a page of Parquet; files of it are not read
-            return Snappy()
+_Member = _Gzip | Snappy | bz2.BZ2Decompressor | lzma.LZMADecompressor | zstd.ZstdDecompressor
+"""Decompresses one member, frame or stream."""
+_MEMBERS: dict[Compression, Callable[[], _Member]] = {
+    "gzip": _Gzip,
+    "zstd": lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31}),
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lzma.LZMADecompressor,
+    "snappy": Snappy,  # for pages of Parquet; Snappy files are not supported
+}

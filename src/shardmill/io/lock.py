@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,57 +13,53 @@ from shardmill.io import storage
 from shardmill.system.names import show
 
 NAME = ".shardmill.lock"
-# Network file systems that know no locks: two jobs at once in one folder are then the user's to avoid.
+# From network file systems without locks: there the user must not run two jobs at once in one folder.
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 
 
 @contextlib.contextmanager
 def locked(folder: Path, *, temporary: bool = False) -> Iterator[None]:
-    """Make the folder and hold it. The lock ends with the process, however that ends.
+    """Create the folder and hold its lock, which ends with the process, however that ends.
 
-    A new folder is removed again if it stays empty; a temporary one whenever it is.
+    A new folder is removed again if it stays empty; a temporary one whenever it is empty.
     """
     new = not folder.exists()
     storage.make_folder(folder)
     path = folder / NAME
-    fd = _take(path, folder)
+    fd = _acquire(path, folder)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.unlink(path)  # while it is held: whoever opened it meanwhile sees that it is gone, and opens anew
+            os.unlink(path)  # while it is held: whoever has opened it sees that it is gone, and opens a new one
         os.close(fd)
         if new or temporary:
             for below in (folder / "train", folder / "val", folder):
                 storage.remove_if_empty(below)
 
 
-def _take(path: Path, folder: Path) -> int:
+def _acquire(path: Path, folder: Path) -> int:
     while True:
         with storage.writing(folder):
-            fd = storage.open_beside(path)
+            fd = storage.open_or_create(path)
         if not _lock(fd):
             holder = os.read(fd, 100).decode("ascii", "replace").strip()
             os.close(fd)
             raise TemporaryError(
-                f"{show(folder)}: another shardmill is at work here ({show(holder) or 'it has just begun'}); wait until it ends, or choose another folder with -o"
+                f"{show(folder)}: another shardmill job is running here ({show(holder) or 'it has just started'}); wait until it ends, or choose another folder with -o"
             )
-        try:
+        with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 break
-        except FileNotFoundError:
-            pass
         os.close(fd)  # its owner removed it in between
     with storage.writing(folder):
         os.ftruncate(fd, 0)
-        os.write(
-            fd, f"process {os.getpid()} on {os.uname().nodename if hasattr(os, 'uname') else 'this machine'}\n".encode()
-        )
+        os.write(fd, f"process {os.getpid()} on {platform.node() or 'this machine'}\n".encode())
     return fd
 
 
 def _lock(fd: int) -> bool:
-    """Whether the lock could be had."""
+    """Whether the lock was free; it is ours then."""
     if sys.platform == "win32":
         import msvcrt
 

@@ -1,4 +1,4 @@
-"""The only door to what is read: files of this machine, pipes, and, through http_reader.py, the network."""
+"""The only door to what is read: local files, pipes and, through http_reader.py, the network."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import xxhash
 
 from shardmill.errors import InputError, ShardmillError, TemporaryError
-from shardmill.io.http import Remote
+from shardmill.io.http import RemoteFile
 from shardmill.io.http_reader import LOOK_BACK, READ_AHEAD, RemoteReader
 from shardmill.io.retry import Stopped
 from shardmill.io.spool import Spool
@@ -32,57 +32,57 @@ _SAMPLE_BYTES = 4 << 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
-    """One file to mill, as it was when the job began."""
+    """One input file, as it was when the job began."""
 
     path: str
     """As it may be shown and stored: a URL without credentials; - for standard input."""
     size: int | None
-    """None: not known before the end, as for a pipe."""
+    """None for a pipe: not known before its end."""
     modified_ns: int = 0
     version: str = ""
-    """What tells a changed object on the network from this one: an ETag, generation or hash; empty for local files."""
+    """ETag, generation or hash of a remote file: changes with its content. Empty for local files."""
     once: bool = False
-    """Standard input or another pipe: it can be read only once, and forward."""
-    remote: Remote | None = field(default=None, repr=False, compare=False)
+    """Standard input or another pipe: can be read only once, and only forward."""
+    remote: RemoteFile | None = field(default=None, repr=False, compare=False)
 
     @property
     def local(self) -> bool:
-        """A regular file of this machine."""
+        """A regular file on this machine."""
         return self.remote is None and not self.once
 
 
 class Reader(Protocol):
-    """Bytes by position, from wherever they are."""
+    """Bytes by position, from any source."""
 
     @property
     def path(self) -> str: ...
 
     @property
     def size(self) -> int | None:
-        """None: not known yet. A pipe knows it when its end is less than 1 MiB beyond what was read."""
+        """None: not known yet. A pipe knows its size once its end is less than 1 MiB away."""
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly the bytes [offset, offset + length), fewer only at the end.
 
-        A pipe only goes forward: what is before done_until may be gone.
+        A pipe only goes forward: what lies before done_until may be gone.
         """
 
     def done_until(self, offset: int) -> None:
-        """Nothing before offset is needed again."""
+        """Nothing before offset will be read again."""
 
     def __enter__(self) -> "Reader": ...
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
 
 def open_input(
     file: InputFile, *, drop_behind: bool = False, stop: threading.Event | None = None, spool: str | None = None
 ) -> Reader:
-    """The one way to read an input. Whoever waits for bytes hears of stop, and gives up with Stopped.
+    """The one way to read an input. A read that waits for bytes raises Stopped once stop is set.
 
-    spool is a folder for what of a pipe is long and must be had twice.
+    spool is a folder for the replay buffer of a pipe, should it outgrow memory.
     """
     if file.once:
         return PipeReader(file.path, stop, spool)
@@ -92,14 +92,13 @@ def open_input(
 
 
 def read_buffers(file: InputFile) -> int:
-    """Memory that reading this file takes, the page cache aside."""
-    return (
-        0 if file.local else READ_AHEAD + 2 * LOOK_BACK
-    )  # the same for a pipe: 4 MiB of backlog, 1 MiB ahead, and what is handed out
+    """Memory that reading this file takes, apart from the page cache."""
+    # A pipe takes no more than a remote file: 4 MiB of replay buffer, 1 MiB ahead, and the bytes returned.
+    return 0 if file.local else READ_AHEAD + 2 * LOOK_BACK
 
 
 class InputReader:
-    """One input file, read by position. Short reads are completed; a file that shrank is an error."""
+    """A local file read by position. Short reads are completed; a file that shrank is an error."""
 
     def __init__(self, path: str, *, drop_behind: bool = False) -> None:
         self.path = path
@@ -109,13 +108,12 @@ class InputReader:
             self._fd = os.open(path, os.O_RDONLY | FLAGS)
         except OSError as e:
             raise input_error(path, e) from e
-        self._length = os.fstat(self._fd).st_size
-        self.size: int = self._length
+        self.size: int = os.fstat(self._fd).st_size
         advise(self._fd, 0, 0, "POSIX_FADV_SEQUENTIAL")
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly the bytes [offset, offset + length), fewer only at the end the file had when it was opened."""
-        length = min(length, self._length - offset)
+        """Exactly the bytes [offset, offset + length), fewer only at the end that the file had when opened."""
+        length = min(length, self.size - offset)
         chunks: list[bytes] = []
         missing = length
         while missing > 0:
@@ -125,27 +123,27 @@ class InputReader:
                 raise input_error(self.path, e) from e
             if not chunk:
                 raise InputError(
-                    f"{show(self.path)}: the file ends at byte {offset + length - missing:,} but had {self._length:,} bytes when the job began; "
-                    "it was cut short while it was read. Restore it and run again."
+                    f"{show(self.path)}: ends at byte {offset + length - missing:,} but had {self.size:,} bytes when the job began; "
+                    "it was truncated while it was read. Restore the file, then run the same command again."
                 )
             chunks.append(chunk)
             missing -= len(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def now(self) -> Iterator[tuple[int, int]]:
-        """The size, and when it was last modified in nanoseconds, of what is read, and of what has its name now."""
+        """Size and modification time in ns: of the open file, and of the file that has its name now."""
         opened = os.fstat(self._fd)
         yield opened.st_size, opened.st_mtime_ns
         with contextlib.suppress(FileNotFoundError):  # removed, but read to its end
             named = os.stat(self.path)
             if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
                 raise InputError(
-                    f"{show(self.path)}: was replaced by another file while it was read; let whatever writes it finish, then start again with --overwrite"
+                    f"{show(self.path)}: was replaced by another file while it was read; wait until nothing writes to it, then start again with --overwrite"
                 )
             yield named.st_size, named.st_mtime_ns
 
     def done_until(self, offset: int) -> None:
-        """Nothing before offset is needed again: let the kernel drop it from the page cache."""
+        """Let the kernel drop everything before offset from the page cache."""
         if self._drop_behind and offset - self._dropped >= 16 << 20:
             advise(self._fd, self._dropped, offset - self._dropped, "POSIX_FADV_DONTNEED")
             self._dropped = offset
@@ -156,60 +154,56 @@ class InputReader:
     def __enter__(self) -> "InputReader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class PipeReader:
-    """Standard input or a named pipe: read once, forward, a little ahead, so that its end does not come by surprise."""
+    """Standard input or a named pipe: read once, forward, and 1 MiB ahead, so that its end is known in time."""
 
     def __init__(self, path: str, stop: threading.Event | None = None, spool: str | None = None) -> None:
         self.path = path
         self.size: int | None = None
         self._stop = stop or threading.Event()
-        self._kept = Spool(path, spool)
+        self._buffer = Spool(path, spool)
         self._done = 0
         try:
             self._fd = _standard_input() if path == STDIN else os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except OSError as e:
             raise input_error(path, e) from e
         self._poll = None
-        if hasattr(select, "poll"):  # not on Windows: there a silent pipe must end before the job can
+        if hasattr(select, "poll"):  # not on Windows: there a silent pipe cannot be interrupted
             self._poll = select.poll()
             self._poll.register(self._fd, select.POLLIN)
 
     def read(self, offset: int, length: int) -> bytes:
         """The bytes [offset, offset + length), fewer only at the end."""
-        self._kept.drop(min(offset, self._done))
-        if offset < self._kept.start:
+        self._buffer.drop(min(offset, self._done))
+        if offset < self._buffer.start:
             raise InputError(
-                f"{show(self.path)}: byte {offset:,} is needed again, and a pipe cannot go back that far; save the data as a file first, and mill that"
+                f"{show(self.path)}: byte {offset:,} is needed again, and a pipe cannot go back that far; save the data to a file, then use that as input"
             )
-        while self.size is None and self._kept.end < offset + length + LOOK_BACK:
+        while self.size is None and self._buffer.end < offset + length + LOOK_BACK:
             chunk = self._next()
-            self._kept.append(chunk)
-            self._kept.drop(min(offset, self._done))
+            self._buffer.append(chunk)
+            self._buffer.drop(min(offset, self._done))
             if not chunk:
-                self.size = self._kept.end
-        return self._kept.read(offset, offset + length)
+                self.size = self._buffer.end
+        return self._buffer.read(offset, offset + length)
 
     def done_until(self, offset: int) -> None:
-        """Nothing before offset is needed again; it will be dropped."""
+        """Drop everything before offset at the next read."""
         self._done = offset
 
     def __enter__(self) -> "PipeReader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.path != STDIN:
             os.close(self._fd)
 
     def _next(self) -> bytes:
-        """What is in the pipe, at least a byte; nothing at its end. Waits, but not longer than the job."""
+        """What is in the pipe: at least a byte, or nothing at its end. Waits until the job is stopped."""
         try:
             while self._poll is not None and not self._poll.poll(_POLL_MILLISECONDS):
                 if self._stop.is_set():
@@ -220,7 +214,7 @@ class PipeReader:
 
 
 def read_whole(path: str, size: int) -> tuple[bytes, os.stat_result]:
-    """So much of a small file of this machine, less only if it is shorter, and what it was like after that."""
+    """The first size bytes of a small local file, fewer only if it is shorter, and its stat after the read."""
     try:
         fd = os.open(path, os.O_RDONLY | FLAGS)
         try:
@@ -235,35 +229,32 @@ def read_whole(path: str, size: int) -> tuple[bytes, os.stat_result]:
 
 
 def sample(path: str) -> str:
-    """A checksum of a little of a file: its beginning, middle and end. Most edits show in it."""
+    """A checksum of 4 KiB each from the start, middle and end of a file: most edits change it."""
     with InputReader(path) as reader:
-        size = reader.size or 0
-        places = (0, size // 2, max(0, size - _SAMPLE_BYTES))
-        return xxhash.xxh3_64_hexdigest(b"".join(reader.read(place, _SAMPLE_BYTES) for place in places))
+        offsets = (0, reader.size // 2, max(0, reader.size - _SAMPLE_BYTES))
+        return xxhash.xxh3_64_hexdigest(b"".join(reader.read(offset, _SAMPLE_BYTES) for offset in offsets))
+
+
+_REASONS = {
+    errno.ENOENT: "no such file; check the spelling, or quote a glob so that the shell leaves it alone",
+    errno.EACCES: "permission denied; check the file's permissions (chmod +r) and owner",
+    errno.EPERM: "permission denied; check the file's permissions (chmod +r) and owner",
+    errno.EISDIR: "is a folder",
+}
 
 
 def input_error(path: str, e: OSError) -> ShardmillError:
-    match e.errno:
-        case errno.ENOENT:
-            return InputError(
-                f"{show(path)}: no such file; check the spelling, or quote a glob so that the shell leaves it alone"
-            )
-        case errno.EACCES | errno.EPERM:
-            return InputError(
-                f"{show(path)}: you may not read this file; check its permissions (chmod +r) or who owns it"
-            )
-        case errno.EISDIR:
-            return InputError(f"{show(path)}: is a folder")
-        case errno.EBADF if path == STDIN:
-            return InputError("-: standard input is closed; pipe something into the command, or name a file")
-        case _:
-            return TemporaryError(
-                f"{show(path)}: cannot be read: {e.strerror}; check the disk, then run the same command again"
-            )
+    if e.errno in _REASONS:
+        return InputError(f"{show(path)}: {_REASONS[e.errno]}")
+    if e.errno == errno.EBADF and path == STDIN:
+        return InputError("-: standard input is closed; pipe something into the command, or name a file")
+    return TemporaryError(
+        f"{show(path)}: cannot be read: {e.strerror}; check the disk, then run the same command again"
+    )
 
 
 def _standard_input() -> int:
-    if sys.__stdin__ is None:  # closed; by now its number belongs to some other file
+    if sys.__stdin__ is None:  # closed; by now descriptor 0 may belong to another file
         raise OSError(errno.EBADF, "closed")
     if os.name == "nt":
         import msvcrt
@@ -286,7 +277,7 @@ def advise(fd: int, offset: int, length: int, advice: str) -> None:
 
 
 def ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items, each made in another thread while the one before is used: for where a core is free."""
+    """The same items, each made in another thread while the caller uses the one before: for idle cores."""
     with ThreadPoolExecutor(1, thread_name_prefix="shardmill-reader") as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:

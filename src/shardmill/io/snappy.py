@@ -1,18 +1,18 @@
-"""Raw Snappy, the default of Parquet, a little at a time: the library only takes a page as a whole.
+"""Raw Snappy, the default codec of Parquet, streamed: the library decompresses only whole pages.
 
-So it is given small pages of our making: what came last as a literal, and the next elements behind it.
+So it gets small pages built here: the last 64 KiB of output as a literal, followed by the next elements.
 """
 
 import pyarrow as pa
 
-# No writer refers further back than a block of this size, since all compress in such blocks.
+# Compressors work in blocks of this size, so no element refers further back.
 _FARTHEST = 64 << 10
 _LONGEST_ELEMENT = 1 << 20
 _LITERAL_OF_FOUR_BYTES = 63 << 2
 
 
 def _element(tag: int) -> tuple[int, int]:
-    """How many bytes an element takes, and how many it stands for; (0, 0) for a long literal."""
+    """The length of an element with this tag, and of its output; (0, 0) for a long literal."""
     match tag & 3, tag >> 2:
         case 0, size:
             return (size + 2, size + 1) if size < 60 else (0, 0)
@@ -22,17 +22,17 @@ def _element(tag: int) -> tuple[int, int]:
             return (3 if kind == 2 else 5), size + 1
 
 
-_TAKES, _GIVES = zip(*map(_element, range(256)), strict=True)
+_LENGTHS, _OUTPUTS = zip(*map(_element, range(256)), strict=True)
 
 
 class Snappy:
-    """One compressed page, with the manners of bz2's and zstd's objects."""
+    """Decompresses one page: the interface of bz2 and zstd."""
 
     def __init__(self) -> None:
         self._codec = pa.Codec("snappy")
-        self._input = self._before = b""
+        self._input = self._window = b""
         self._missing = -1
-        """What is still to come, once the beginning told how much there is."""
+        """Bytes of output still to come; -1 before the preamble was read."""
         self.unused_data = b""
         self.needs_input = True
 
@@ -42,18 +42,18 @@ class Snappy:
 
     def decompress(self, data: bytes, _max_length: int = -1, /) -> bytes:
         source = self._input + data
-        start = 0 if self._missing >= 0 else self._begin(source)
+        start = 0 if self._missing >= 0 else self._preamble(source)
         at, size = _whole_elements(source, start) if self._missing > 0 else (start, 0)
         if size > max(0, self._missing):
-            raise ValueError("there is more text than its beginning says")
+            raise ValueError("there is more data than its preamble says")
         if at == start and len(source) > _LONGEST_ELEMENT:
             raise ValueError("it is not made of blocks of 64 KiB")
         self._missing -= size
         self._input, self.unused_data = (b"", source[at:]) if self.eof else (source[at:], b"")
-        return self._text(source[start:at], size) if size else b""
+        return self._decompress(source[start:at], size) if size else b""
 
-    def _begin(self, source: bytes) -> int:
-        """The beginning of the page: how long its text is."""
+    def _preamble(self, source: bytes) -> int:
+        """Read the length of the output; returns the length of the preamble, 0 if it is not complete."""
         size = 0
         for at, byte in enumerate(source[:5]):
             size |= (byte & 127) << 7 * at
@@ -62,30 +62,30 @@ class Snappy:
                 return at + 1
         return 0
 
-    def _text(self, elements: bytes, size: int) -> bytes:
-        before = len(self._before)
+    def _decompress(self, elements: bytes, size: int) -> bytes:
+        before = len(self._window)
         if before:
-            elements = bytes([_LITERAL_OF_FOUR_BYTES]) + (before - 1).to_bytes(4, "little") + self._before + elements
+            elements = bytes([_LITERAL_OF_FOUR_BYTES]) + (before - 1).to_bytes(4, "little") + self._window + elements
         page = _varint(before + size) + elements
-        text = bytes(memoryview(self._codec.decompress(page, before + size)))
-        self._before = text[-_FARTHEST:]
-        return text[before:]
+        data = bytes(memoryview(self._codec.decompress(page, before + size)))
+        self._window = data[-_FARTHEST:]
+        return data[before:]
 
 
 def _whole_elements(source: bytes, at: int) -> tuple[int, int]:
-    """Where the last whole element ends, and how many bytes all of them stand for."""
+    """Where the last complete element ends, and the length of the output up to there."""
     size, end = 0, len(source)
     while at < end:
         tag = source[at]
-        following, gives = at + _TAKES[tag], _GIVES[tag]
-        if not gives:
+        following, output = at + _LENGTHS[tag], _OUTPUTS[tag]
+        if not output:
             start = at + (tag >> 2) - 58
-            gives = int.from_bytes(source[at + 1 : start], "little") + 1
-            following = start + gives
+            output = int.from_bytes(source[at + 1 : start], "little") + 1
+            following = start + output
         if following > end:
             break
         at = following
-        size += gives
+        size += output
     return at, size
 
 

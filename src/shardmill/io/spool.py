@@ -1,4 +1,4 @@
-"""What was read of a stream and is still needed → bytes by position again; what is long lies on disk meanwhile."""
+"""Replay buffer of a stream: what was read and may be read again, in memory first, then on disk."""
 
 import os
 import tempfile
@@ -8,45 +8,49 @@ from typing import BinaryIO
 from shardmill.errors import TemporaryError
 from shardmill.system.names import show
 
-# Readers look less than a block ahead, except in a record that is long.
+# Readers look back less than a block, except within a long record.
 IN_MEMORY = 4 << 20
 
 
 class Spool:
-    """A stretch of a stream: it grows at its end, and what is done with is dropped at its beginning."""
+    """The bytes [start, end) of a stream: appended at the end, dropped from the start, read anywhere between.
 
-    def __init__(self, path: str, folder: str | None, start: int = 0) -> None:
+    Beyond in_memory bytes (IN_MEMORY by default) the oldest move to a temporary file in the folder.
+    """
+
+    def __init__(self, path: str, folder: str | None, start: int = 0, *, in_memory: int | None = None) -> None:
         self._path, self._folder = path, folder
+        self._in_memory = IN_MEMORY if in_memory is None else in_memory
         self._chunks: deque[bytes] = deque()
         self._memory = start
-        """Where in the stream the chunks begin; what is before them lies in the file."""
+        """Position of the first chunk in the stream; what comes before it is in the file."""
         self._file: BinaryIO | None = None
         self.start = self.end = start
 
     def append(self, data: bytes) -> None:
         self._chunks.append(data)
         self.end += len(data)
-        while self.end - self._memory > IN_MEMORY and len(self._chunks) > 1:
-            self._put_on_disk(self._chunks[0])
+        while self.end - self._memory > self._in_memory and len(self._chunks) > 1:
+            self._move_to_disk(self._chunks[0])
             self._memory += len(self._chunks.popleft())
 
     def drop(self, offset: int) -> None:
-        """Nothing before offset is needed again."""
+        """Nothing before offset will be read again."""
         if offset < self._memory:
-            return  # a file is let go of as a whole
+            return  # the file is only dropped as a whole
         self._close()
         while self._chunks and self._memory + len(self._chunks[0]) <= offset:
             self._memory += len(self._chunks.popleft())
         self.start = self._memory
 
     def read(self, low: int, high: int) -> bytes:
-        """The bytes [low, high), as far as they are there; none of them was dropped."""
+        """The bytes [low, high), as far as they were appended; none of them may have been dropped."""
         found, at = [], self._memory
         if low < self._memory:
             assert self._file is not None and low >= self.start
             self._file.seek(low - self.start)
             missing = min(high, self._memory) - low
-            while missing and (chunk := self._file.read(missing)):  # a read may give less than was asked for
+            while missing and (chunk := self._file.read(missing)):  # a read may return less than was asked for
                 found.append(chunk)
                 missing -= len(chunk)
             if missing:
@@ -69,7 +73,7 @@ class Spool:
             self._file.close()
             self._file = None
 
-    def _put_on_disk(self, data: bytes) -> None:
+    def _move_to_disk(self, data: bytes) -> None:
         folder = self._folder if self._folder is not None and os.path.isdir(self._folder) else None
         try:
             if self._file is None:
@@ -80,6 +84,6 @@ class Spool:
                 rest = rest[self._file.write(rest) :]
         except OSError as e:
             raise TemporaryError(
-                f"{show(self._path)}: it holds a record of more than {self._memory - self.start:,} bytes, which is put on disk while it is read, in {show(folder or tempfile.gettempdir())}, and that failed: {e.strerror}; "
-                "make room there, then run the same command again"
+                f"{show(self._path)}: a record longer than {self._memory - self.start:,} bytes must be buffered on disk, and writing to {show(folder or tempfile.gettempdir())} failed: {e.strerror}; "
+                "free some space there, then run the same command again"
             ) from e

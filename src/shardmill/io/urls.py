@@ -1,6 +1,6 @@
-"""URLs → the objects they mean on the hub, in S3, in Google Cloud Storage or on the web. The only door to fsspec.
+"""URLs → the remote files they name: on the Hugging Face hub, in S3, in Google Cloud Storage or on the web.
 
-fsspec lists and knows where credentials are; the bytes come through http.py, the same way from every place.
+The only door to fsspec, which lists files and finds credentials; the bytes come through http.py, whatever the source.
 """
 
 import glob
@@ -8,23 +8,30 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
-from shardmill.errors import InputError, ShardmillError, UsageError
+from shardmill.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.io import http
-from shardmill.io.http import Address, Remote
-from shardmill.io.retry import Missing, Retry, Trouble
+from shardmill.io.http import Address, RemoteFile
+from shardmill.io.retry import NotFound, Retry, TransientError
 from shardmill.system.names import show, without_secrets
 
-# A signed URL is made for every request, and only has to outlive its beginning.
+# A URL is signed for every request, and only has to outlive the start of that.
 _SIGNED_SECONDS = 3600
-# A file is put in parts of this size, some at once: as much of it is in memory at a time.
+# Multipart uploads: this much of a file is in memory at a time.
 PART_BYTES, PARTS_AT_ONCE = 8 << 20, 4
-# Libraries whose exceptions mean that the network or the server had a bad moment.
+# Libraries whose exceptions mean a failure of the network or the server.
 _NETWORK = {"aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "httpcore", "httpcore2", "httpx", "httpx2", "requests", "urllib3"}  # fmt: skip
 _WEB_ADVICE = (
-    "open the address in a browser to see what it asks for; a name and password for the host may stand in ~/.netrc"
+    "open the URL in a browser to see what it asks for; a user name and password for the host can be put in ~/.netrc"
 )
+_ADVICE = {
+    "hf": "check the name; if it is private or gated, request access on its page, then log in with `hf auth login` or set HF_TOKEN",
+    "s3": "check the name, and who you are with `aws sts get-caller-identity`; credentials come from `aws configure`, AWS_PROFILE or AWS_ACCESS_KEY_ID",
+    "gs": "check the name, and log in with `gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS",
+}
+_EXTRAS = {"hf": ("hub", "huggingface_hub"), "s3": ("s3", "s3fs"), "gs": ("gcs", "gcsfs")}
 
 T = TypeVar("T")
 Wanted = Callable[[str], bool]
@@ -33,60 +40,62 @@ Wanted = Callable[[str], bool]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filesystem:
-    """A file system of fsspec, and what one URL means in it."""
+    """An fsspec file system, and what one URL means in it."""
 
     fs: Any
     path: str
-    """What to look for, as fs writes it."""
-    shown: Callable[[str], str]
-    """A name that fs gives → as the user would write it."""
+    """The path of the URL, as fs writes it."""
+    root: tuple[str, str]
+    """The start of every path as fs writes it, and as the user does."""
     version: Callable[[dict[str, Any]], str]
     pinned: bool
     """The address names the version, so the bytes cannot change."""
     address: Callable[[str, dict[str, Any]], Address]
-    advice: str
     not_data: tuple[str, ...] = ()
-    """Files of the folder that are about the data."""
+    """Files of the folder that only describe the data."""
     put_options: dict[str, Any] = field(default_factory=dict)
-    """How a file is put: in parts that take little memory."""
+    """Options of put_file that keep its memory small."""
+
+    def shown(self, name: str) -> str:
+        """A path of fs, as the user would write it."""
+        return self.root[1] + name.removeprefix(self.root[0])
 
 
 class Resolver:
-    """Looks up URLs. Made anew for every job: what it has listed, it remembers."""
+    """Looks up URLs. Made anew for every job, since it caches what it has listed."""
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self._open: dict[str, Any] = {}
+    def __init__(self, network_seconds: float) -> None:
+        self._network_seconds = network_seconds
 
-    def find(self, url: str, wanted: Wanted) -> list[Remote]:
-        """All files that a URL means: itself, the wanted ones below it, or what matches its glob. In no order."""
+    def find(self, url: str, wanted: Wanted) -> list[RemoteFile]:
+        """All files that a URL names: itself, the wanted ones below it, or the matches of its glob. In no order."""
         if _on_web(url):
-            return [self._on_the_web(url)]
+            return [self._web_file(url)]
         return self.attempt(
             url,
             lambda store: [
-                self._remote(store, name, info)
+                self._file(store, name, info)
                 for name, info in _entries(store, wanted)
-                if not name.endswith("/")  # what some tools leave for a folder
+                if not name.endswith("/")  # the folder marker that some tools write
             ],
         )
 
-    def folder(self, url: str) -> dict[str, Remote] | None:
-        """The files in a folder, by name, those in train/ and val/ too; None on the web, where they cannot be listed.
+    def folder(self, url: str) -> dict[str, RemoteFile] | None:
+        """The files in a folder and in its train/ and val/, by name; None on the web, where folders cannot be listed.
 
-        Missing if it is not there.
+        Raises NotFound if there is no such folder.
         """
         if _on_web(url):
             return None
 
-        def listed(store: Filesystem) -> dict[str, Remote]:
+        def listed(store: Filesystem) -> dict[str, RemoteFile]:
             found = store.fs.ls(store.path, detail=True)
             for below in [f"{store.path}/train", f"{store.path}/val"]:
                 if any(info["type"] == "directory" and str(info["name"]).rstrip("/") == below for info in found):
                     found = [*found, *store.fs.ls(below, detail=True)]
             inside = store.path + "/"
             return {
-                name.removeprefix(inside): self._remote(store, name, info)
+                name.removeprefix(inside): self._file(store, name, info)
                 for info in found
                 if info["type"] != "directory" and (name := str(info["name"])).startswith(inside)
             }
@@ -97,76 +106,82 @@ class Resolver:
         self,
         url: str,
         act: Callable[[Filesystem], T],
-        done: str = "read",
+        action: str = "read",
         stop: threading.Event | None = None,
         shown: str | None = None,
     ) -> T:
-        """What act makes of the place; tried again while the network or the server has a bad moment."""
+        """The result of act, retried while the network or the server fails."""
         shown = shown or url
         scheme = _scheme(url)
-        opening = {"hf": self._hub, "s3": self._s3, "gs": self._gcs, "gcs": self._gcs}.get(scheme)
+        opening = {"hf": self._hub, "s3": self._s3, "gs": self._gcs}.get(scheme)
         if opening is None:
             raise UsageError(
-                f"{show(url)}: {scheme}:// is not read; give a path, or a URL that begins with hf://, s3://, gs:// or https://"
+                f"{show(url)}: {scheme}:// is not supported; give a path, or a URL that begins with hf://, s3://, gs:// or https://"
             )
-        trying = Retry(shown, self._patience, stop)
-        if done == "write":  # it was looked at before, so its name is right
-            trying.arrived()
-        while True:
+        retry = Retry(shown, self._network_seconds, stop)
+        if action == "write":  # the store was read before, so its name is right
+            retry.succeeded()
+
+        def once() -> T:
             try:
                 return act(opening(url))
-            except Trouble as e:
-                trying.pause(e)
+            except (TransientError, ShardmillError):
+                raise
+            except ImportError as e:
+                extra, library = _EXTRAS[scheme]
+                raise UsageError(
+                    f"{show(url)}: needs {library}, which is not installed; run: pip install 'shardmill[{extra}]'"
+                ) from e
             except Exception as e:
-                trying.pause(_understood(shown, e, _ADVICE[scheme], done))
+                raise _explained(shown, e, _ADVICE[scheme], action) from e
 
-    def _remote(self, store: Filesystem, name: str, info: dict[str, Any]) -> Remote:
-        version, size = store.version(info), info.get("size")
+        return retry.call(once)
+
+    def _file(self, store: Filesystem, name: str, info: dict[str, Any]) -> RemoteFile:
+        path, version, size = store.shown(name), store.version(info), info.get("size")
         if not isinstance(size, int) or size < 0:
-            raise InputError(f"{show(store.shown(name))}: its size is not told; download it first, then mill the copy")
-        return Remote(
-            path=store.shown(name),
-            identity=store.shown(name),
+            raise InputError(f"{show(path)}: the server reports no size; download the file, then use the copy")
+        return RemoteFile(
+            path=path,
+            identity=path,
             size=size,
             version=version,
             etag="" if store.pinned else version,
             address=lambda: store.address(name, info),
-            advice=store.advice,
-            patience=self._patience,
+            advice=_ADVICE[_scheme(path)],
+            network_seconds=self._network_seconds,
         )
 
-    def _on_the_web(self, url: str) -> Remote:
+    def _web_file(self, url: str) -> RemoteFile:
         if "*" in url:
             raise UsageError(
-                f"{show(url)}: a web server cannot be searched for names; write the addresses into a file, one a line, and give @FILE"
+                f"{show(url)}: a web server cannot be searched for file names; write the URLs to a file, one per line, and pass @FILE"
             )
-        path = without_secrets(url)
-        size, version = http.probe(path, lambda: Address(url=url), _WEB_ADVICE, self._patience)
-        return Remote(
-            path=path,
-            identity=url,
-            size=size,
-            version=version,
-            etag=version,
-            address=lambda: Address(url=url),
-            advice=_WEB_ADVICE,
-            patience=self._patience,
+        return http.probe(
+            RemoteFile(
+                path=without_secrets(url),
+                identity=url,
+                address=lambda: Address(url=url),
+                advice=_WEB_ADVICE,
+                network_seconds=self._network_seconds,
+            )
         )
 
+    @cached_property
+    def _hub_fs(self) -> Any:
+        from huggingface_hub import HfFileSystem
+
+        return HfFileSystem(skip_instance_cache=True)
+
     def _hub(self, url: str) -> Filesystem:
-        try:
-            from huggingface_hub import HfApi, HfFileSystem, hf_hub_url
-            from huggingface_hub.utils import build_hf_headers
-        except ImportError as e:
-            raise _missing(url, "hub", "huggingface_hub") from e
-        if "hf" not in self._open:
-            self._open["hf"] = HfFileSystem(skip_instance_cache=True)
-        fs = self._open["hf"]
+        from huggingface_hub import HfApi, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers
+
         path = url.partition("://")[2].strip("/")
         if path.startswith("buckets/") or path.count("/") < 1:
-            raise UsageError(f"{show(url)}: write it like hf://datasets/ORG/NAME/FOLDER, or …/NAME@REVISION/FOLDER")
-        where = fs.resolve_path(path)
-        # One commit for the whole job: whoever pushes meanwhile changes nothing.
+            raise UsageError(f"{show(url)}: write it as hf://datasets/ORG/NAME/FOLDER, or …/NAME@REVISION/FOLDER")
+        where = self._hub_fs.resolve_path(path)
+        # One commit for the whole job: a push in the meantime changes nothing.
         commit = HfApi().repo_info(where.repo_id, repo_type=where.repo_type, revision=where.revision).sha
         kind = {"dataset": "datasets/", "space": "spaces/"}.get(where.repo_type, "")
         typed = path[len(kind + where.repo_id) :]
@@ -181,49 +196,45 @@ class Resolver:
             return Address(url=file, headers=build_hf_headers(library_name="shardmill"))
 
         return Filesystem(
-            fs=fs,
+            fs=self._hub_fs,
             path=f"{pinned}/{where.path_in_repo}".rstrip("/"),
-            shown=lambda name: "hf://" + root + name.removeprefix(pinned),
+            root=(pinned, f"hf://{root}"),
             version=_hub_version,
             pinned=True,
             address=address,
-            advice=_ADVICE["hf"],
             not_data=() if where.path_in_repo else ("README.md",),
         )
 
+    @cached_property
+    def _s3_fs(self) -> Any:
+        import botocore.session
+        from s3fs import S3FileSystem
+
+        # Public data can be read without credentials. Not every store accepts signatures older than s3v4.
+        anonymous = botocore.session.get_session().get_credentials() is None
+        options = {} if anonymous else {"config_kwargs": {"signature_version": "s3v4"}}
+        return S3FileSystem(anon=anonymous, use_listings_cache=False, skip_instance_cache=True, **options)
+
     def _s3(self, url: str) -> Filesystem:
-        try:
-            import botocore.session
-            from s3fs import S3FileSystem
-        except ImportError as e:
-            raise _missing(url, "s3", "s3fs") from e
-        if "s3" not in self._open:
-            # Without any credentials what is public can still be read. Old signatures are not taken everywhere.
-            anonymous = botocore.session.get_session().get_credentials() is None
-            options = {} if anonymous else {"config_kwargs": {"signature_version": "s3v4"}}
-            self._open["s3"] = S3FileSystem(
-                anon=anonymous, use_listings_cache=False, skip_instance_cache=True, **options
-            )
-        fs = self._open["s3"]
+        fs = self._s3_fs
         return Filesystem(
             fs=fs,
             path=url.partition("://")[2].rstrip("/"),
-            shown=lambda name: f"s3://{name}",
+            root=("", "s3://"),
             version=lambda info: str(info.get("ETag", "")).strip('"'),
             pinned=False,
             address=lambda name, _: Address(url=fs.sign(name, expiration=_SIGNED_SECONDS)),
-            advice=_ADVICE["s3"],
             put_options={"chunksize": PART_BYTES, "max_concurrency": PARTS_AT_ONCE},
         )
 
+    @cached_property
+    def _gcs_fs(self) -> Any:
+        from gcsfs import GCSFileSystem
+
+        return GCSFileSystem(use_listings_cache=False, skip_instance_cache=True)
+
     def _gcs(self, url: str) -> Filesystem:
-        try:
-            from gcsfs import GCSFileSystem
-        except ImportError as e:
-            raise _missing(url, "gcs", "gcsfs") from e
-        if "gs" not in self._open:
-            self._open["gs"] = GCSFileSystem(use_listings_cache=False, skip_instance_cache=True)
-        fs = self._open["gs"]
+        fs = self._gcs_fs
 
         def address(name: str, info: dict[str, Any]) -> Address:
             headers: dict[str, str] = {}
@@ -233,17 +244,17 @@ class Resolver:
         return Filesystem(
             fs=fs,
             path=url.partition("://")[2].rstrip("/"),
-            shown=lambda name: f"gs://{name}",
+            root=("", "gs://"),
             version=lambda info: str(info.get("generation") or info.get("etag") or ""),
             pinned=True,
             address=address,
-            advice=_ADVICE["gs"],
             put_options={"chunksize": PART_BYTES, "consistency": "md5"},
         )
 
 
 def _scheme(url: str) -> str:
-    return url.partition("://")[0].lower()
+    scheme = url.partition("://")[0].lower()
+    return "gs" if scheme == "gcs" else scheme
 
 
 def _on_web(url: str) -> bool:
@@ -251,7 +262,7 @@ def _on_web(url: str) -> bool:
 
 
 def _entries(store: Filesystem, wanted: Wanted) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The files that a path, folder or glob means, with what fsspec knows of each."""
+    """The files that a path, folder or glob names, each with fsspec's info."""
     fs, path = store.fs, store.path
     if glob.has_magic(path):
         found = dict(fs.glob(path, detail=True))
@@ -270,58 +281,45 @@ def _entries(store: Filesystem, wanted: Wanted) -> Iterator[tuple[str, dict[str,
 
 
 def _hub_version(info: dict[str, Any]) -> str:
-    """The SHA-256 of a large file, the blob of a small one: what is in it, whichever commit it is read from."""
+    """The SHA-256 of a large file, the blob id of a small one: the same content in any commit."""
     large = info.get("lfs")
     return str((large and (large["sha256"] if isinstance(large, dict) else large.sha256)) or info.get("blob_id") or "")
 
 
-_ADVICE = {
-    "hf": "check the name; if it is private or gated, ask for access on its page, then log in with `hf auth login` or set HF_TOKEN",
-    "s3": "check the name, and who you are with `aws sts get-caller-identity`; credentials come from `aws configure`, AWS_PROFILE or AWS_ACCESS_KEY_ID",
-    "gs": "check the name, and log in with `gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS",
-}
-_ADVICE["gcs"] = _ADVICE["gs"]
-
-
-def _missing(url: str, extra: str, library: str) -> UsageError:
-    return UsageError(f"{show(url)}: needs {library}, which is not installed; run: pip install 'shardmill[{extra}]'")
-
-
-def _understood(url: str, e: Exception, advice: str, done: str) -> Trouble:
-    """What went wrong while something was looked up or written: Trouble is returned, to be tried again; all else is raised."""
-    if isinstance(e, ShardmillError):
-        raise e
+def _explained(url: str, e: Exception, advice: str, action: str) -> Exception:
+    """An error of a lookup or upload, as one of ours: TransientError if it is worth another try."""
+    shown, error = show(url), OutputError if action == "write" else InputError
     chain: list[BaseException] = [e]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
         chain.append(inner)
     names = {type(link).__name__ for link in chain}
     statuses = {status for link in chain if (status := _status(link)) is not None}
     if "RevisionNotFoundError" in names:
-        raise InputError(f"{show(url)}: the hub has no such revision; check what stands after the @") from e
+        return error(f"{shown}: the hub has no such revision; check the name after the @")
     if "RepositoryNotFoundError" in names:
-        raise InputError(
-            f"{show(url)}: the hub has no such repository, or it is private. Datasets begin with hf://datasets/; {advice}"
-        ) from e
+        return error(
+            f"{shown}: the hub has no such repository, or it is private. Datasets begin with hf://datasets/; {advice}"
+        )
     if "NoCredentialsError" in names or statuses & {401, 403} or isinstance(e, PermissionError):
-        raise InputError(f"{show(url)}: you may not {done} this; {advice}") from e
-    if "NoSuchBucket" in {_code(link) for link in chain}:
-        raise InputError(f"{show(url)}: there is no such bucket; check the spelling, or make it first") from e
+        return error(f"{shown}: no permission to {action} this; {advice}")
+    if "NoSuchBucket" in {_s3_code(link) for link in chain}:
+        return error(f"{shown}: no such bucket; check the spelling, or create it first")
     if isinstance(e, FileNotFoundError) or 404 in statuses:
-        raise Missing(f"{show(url)}: there is no such file or folder; check the spelling") from e
+        return (error if action == "write" else NotFound)(f"{shown}: no such file or folder; check the spelling")
     if any(status == 429 or status >= 500 for status in statuses):
-        return Trouble(f"the server answers {max(statuses)}")
+        return TransientError(f"the server answers {max(statuses)}")
     if 400 in statuses:
-        raise InputError(f"{show(url)}: the server does not understand the request (400); {advice}") from e
+        return error(f"{shown}: the server rejects the request (400); {advice}")
     libraries = {type(link).__module__.partition(".")[0] for link in chain}
     if isinstance(e, OSError) or libraries & _NETWORK:
-        return Trouble(f"the place cannot be reached ({type(e).__name__})", unreachable=True)
+        return TransientError(f"the server cannot be reached ({type(e).__name__})", unreachable=True)
     if isinstance(e, ValueError | NotImplementedError):
-        raise UsageError(f"{show(url)}: this is not an address that can be read; check the spelling") from e
+        return UsageError(f"{shown}: not a valid URL; check the spelling")
     raise e
 
 
-def _code(e: BaseException) -> str:
-    """The name that S3 gives an error."""
+def _s3_code(e: BaseException) -> str:
+    """The error code of S3, such as NoSuchBucket."""
     response = getattr(e, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 

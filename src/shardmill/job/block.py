@@ -1,4 +1,4 @@
-"""One Block of text → its tokens, each on its side: what a worker does to it."""
+"""One Block of text → its tokens, by split: what a worker does."""
 
 import dataclasses
 import time
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from shardmill.documents.pieces import Pieces, Position
 from shardmill.documents.rejects import Reject
 from shardmill.errors import ShardmillError
-from shardmill.job import plan
 from shardmill.job.job import Job
 from shardmill.job.plan import Block, Checked, Part
 from shardmill.job.split import Splitter
@@ -24,16 +23,6 @@ _COUNTED = tuple(field.name for field in dataclasses.fields(Counts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parsed:
-    """A Block whose Parts have been checked."""
-
-    block: Block
-    checked: tuple[Checked, ...]
-    error: ShardmillError | None = None
-    """What is wrong behind those, in a job with a limit."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
     """The pieces of one Block, column by column (see Pieces), and where the tokens of each end."""
 
@@ -42,7 +31,7 @@ class Trace:
     val: list[bool | None]
     begins: list[bool]
     ends: list[bool]
-    """Whether a document with text ends with it."""
+    """Whether the piece ends a document that has text."""
     passages: list[int | None]
     events: list[tuple[int, str, int]]
     rejects: list[tuple[int, Reject]]
@@ -52,9 +41,9 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Tokens in order that go to one side; None: the side of the run before.
+    """Consecutive tokens of one split; None: the split of the run before.
 
-    ends: where documents end among them; places: of each such document its file, and the byte where it begins.
+    ends: where documents end among them; places: for each such document its file, and where in it the document starts.
     """
 
     val: bool | None
@@ -65,27 +54,55 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Milled:
-    """The tokens of one Block in order, and all that there is to know of it."""
+    """The tokens of one Block in order, and everything that is counted or reported with them."""
 
     index: int
     runs: list[Run]
     counts: Counts
     checked_bytes: int
     after: Position
-    """Where the next Block begins."""
+    """Where the next Block starts."""
     rejects: tuple[Reject, ...] = ()
     trace: Trace | None = None
-    """What is needed to cut it short; only for jobs with a limit."""
+    """What truncating it needs; only for jobs with a limit."""
     error: ShardmillError | None = None
-    """What is wrong behind it, unless a limit comes first."""
+    """The error right after these tokens, which counts unless a limit comes first."""
     has_text: bool | None = None
-    """Whether the document that stays open at its end has text; None: whatever was so before."""
+    """Whether the document that stays open at the end has text; None: unchanged."""
     settle: "Callable[[bool], Milled] | None" = None
-    """Where passages were left out: whether the document that goes on here had text before → the result."""
+    """Set where passages were left out: whether the document that continues here had text before → the final result."""
 
 
-def parse(job: Job, block: Block) -> Parsed:
-    """Find what in a Block is bad. In reading order, so that the first bad record is the one named."""
+def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> Milled:
+    """Parse and encode a Block, compare a sample with the reference, insert end-of-text tokens, separate train and val."""
+    checked, error = _checked(job, block)
+    began = time.thread_time()
+    found: list[Pieces] = []
+    for part, good in zip(block.parts, checked):
+        found.append(pieces := good.pieces(job.files.base(part.file), job.rules, splitter.is_val))
+        if pieces.error is not None:
+            at, error = pieces.error
+            pieces.keep(at)
+            break
+    data = [piece for pieces in found for piece in pieces.data]
+    ids, sizes = encoder.encode(data, suspicious=_is_suspicious(job, data))
+    seconds = time.thread_time() - began
+    checked_bytes = job.checker.check(block.index, data, ids, sizes, lambda n: _location(checked, found, n), seconds)
+    encoded = _Encoded(
+        job=job,
+        block=block,
+        found=found,
+        ids=ids,
+        sizes=sizes,
+        places=_places(job, block.parts, checked, found),
+        checked_bytes=checked_bytes,
+        error=error,
+    )
+    return encoded.settle(True)
+
+
+def _checked(job: Job, block: Block) -> tuple[list[Checked], ShardmillError | None]:
+    """The Parts in reading order, so that the first bad record is the one reported; with a limit, those before the error."""
     checked: list[Checked] = []
     try:
         for part in block.parts:
@@ -93,48 +110,13 @@ def parse(job: Job, block: Block) -> Parsed:
     except ShardmillError as e:
         if not job.rules.limited:
             raise
-        return Parsed(block=block, checked=tuple(checked), error=e)
-    return Parsed(block=block, checked=tuple(checked))
-
-
-def mill_block(job: Job, splitter: Splitter, encoder: Encoder, parsed: Parsed) -> Milled:
-    """One Block of text → its tokens: encode it, compare a sample, put in the end-of-text tokens, part train from val."""
-    began = time.thread_time()
-    block, error = parsed.block, parsed.error
-    rules_of = plan.rules_by_file(job.files, job.rules)
-    found: list[Pieces] = []
-    for part, checked in zip(block.parts, parsed.checked):
-        found.append(pieces := checked.pieces(job.files.base(part.file), rules_of(part.file), splitter.is_val))
-        if pieces.error is not None:
-            at, error = pieces.error
-            pieces.keep(at)
-            break
-    data = [piece for pieces in found for piece in pieces.data]
-    ids, sizes = encoder.encode(data, suspicious=_is_suspicious(job, data))
-    checked_bytes = job.checker.check(
-        block.index,
-        data,
-        ids,
-        sizes,
-        lambda number: _place(parsed.checked, found, number),
-        time.thread_time() - began,
-    )
-    encoded = _Encoded(
-        job=job,
-        block=block,
-        found=found,
-        ids=ids,
-        sizes=sizes,
-        places=_places(job, block.parts, parsed.checked, found),
-        checked_bytes=checked_bytes,
-        error=error,
-    )
-    return encoded.settle(True)
+        return checked, e
+    return checked, None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Encoded:
-    """A Block with its ids. Kept beside its result only where what was written before it matters."""
+    """A Block with its ids. Kept along with its result only if that depends on what was written before."""
 
     job: Job
     block: Block
@@ -146,8 +128,8 @@ class _Encoded:
     error: ShardmillError | None
 
     def settle(self, had_text: bool) -> Milled:
-        """The result, given whether the document that goes on here had text before."""
-        eot, closes, has_text, unsure = _marked(self.job, self.found, had_text=had_text)
+        """The result, given whether the document that continues here had text before."""
+        eot, closes, has_text, unsure = _eot_and_ends(self.job, self.found, had_text=had_text)
         tokens, token_ends = _with_eot(self.job, eot, self.ids, self.sizes)
         trace = _trace(self.block, self.found, token_ends, closes, self.places)
         return Milled(
@@ -165,18 +147,16 @@ class _Encoded:
 
 
 def _is_suspicious(job: Job, data: list[bytes]) -> bool:
-    """Whether there is a character that the fast engine gets wrong."""
+    """Whether there is a character on which the fast engine is not exact."""
     guard = job.engines.guard
     if guard is None or not guard.code_points:
         return False
-    # One look at all of them: a NUL between them makes no character of two halves.
+    # One search for all pieces: the NUL keeps two halves from forming a character.
     return bool(guard.find(data[0] if len(data) == 1 else b"\0".join(data)))
 
 
-def _places(
-    job: Job, parts: tuple[Part, ...], checked: tuple[Checked, ...], found: list[Pieces]
-) -> npt.NDArray[np.uint64]:
-    """Of each piece, the file and the byte or record where its document begins; zeros if nobody asks."""
+def _places(job: Job, parts: tuple[Part, ...], checked: list[Checked], found: list[Pieces]) -> npt.NDArray[np.uint64]:
+    """For each piece, the file and the byte or record where its document starts; zeros if the output has no use for it."""
     places = np.zeros((sum(len(pieces.data) for pieces in found), 2), np.uint64)
     at = 0
     for part, good, pieces in zip(parts, checked, found) if job.writes.needs_places else ():
@@ -188,7 +168,7 @@ def _places(
 
 
 def runs_of(trace: Trace, tokens: Tokens) -> list[Run]:
-    """The tokens of a Block, cut where the side changes."""
+    """The tokens of a Block, cut where the split changes."""
     val, ends, places = trace.val, trace.token_ends, trace.places
     document_ends = np.array(trace.ends, np.bool_)
     turns = [0, *(i for i in range(1, len(val)) if val[i] is not val[i - 1])] if val else []
@@ -201,11 +181,11 @@ def runs_of(trace: Trace, tokens: Tokens) -> list[Run]:
     return runs
 
 
-def _marked(job: Job, found: list[Pieces], *, had_text: bool) -> tuple[list[bool], list[bool], bool | None, bool]:
-    """Which pieces get an end-of-text token; with which a document ends; whether the one that stays open has text, None:
-    as before; and whether had_text, of the document that goes on here, mattered.
+def _eot_and_ends(job: Job, found: list[Pieces], *, had_text: bool) -> tuple[list[bool], list[bool], bool | None, bool]:
+    """Which pieces get an end-of-text token; which end a document; whether the document that stays open has text (None:
+    unchanged); and whether had_text, of the document that continues here, mattered.
 
-    A document counts if it has text: passages that were left out have none.
+    Only a document with text counts: passages that were left out have none.
     """
     after = job.eot_side == "after"
     closes = [flag for pieces in found for flag in pieces.ends]
@@ -229,13 +209,13 @@ def _marked(job: Job, found: list[Pieces], *, had_text: bool) -> tuple[list[bool
 def _with_eot(
     job: Job, eot: list[bool], ids: Ids, sizes: npt.NDArray[np.int64]
 ) -> tuple[Tokens, npt.NDArray[np.int64]]:
-    """The ids of a Block with their end-of-text tokens, as the file has them, and where each piece ends."""
+    """The ids of a Block with end-of-text tokens, in the type of the output, and where each piece ends."""
     if job.eot_id is None:
-        return ids.astype(job.dtype, copy=False), np.cumsum(sizes)
+        return ids.astype(job.writes.dtype, copy=False), np.cumsum(sizes)
     after, marked = job.eot_side == "after", np.array(eot, np.bool_)
     ends = np.cumsum(sizes + marked)
     places = ends[marked] - 1 if after else (ends - sizes - 1)[marked]
-    tokens = np.empty(int(ends[-1]) if len(ends) else 0, job.dtype)
+    tokens = np.empty(int(ends[-1]) if len(ends) else 0, job.writes.dtype)
     is_text = np.ones(len(tokens), np.bool_)
     is_text[places] = False
     tokens[places] = job.eot_id
@@ -250,7 +230,7 @@ def _trace(
     closes: list[bool],
     places: npt.NDArray[np.uint64],
 ) -> Trace:
-    """All pieces of a Block in a row."""
+    """All pieces of a Block in one sequence."""
     events: list[tuple[int, str, int]] = []
     rejects: list[tuple[int, Reject]] = []
     replaced: dict[int, list[int]] = {}
@@ -263,7 +243,7 @@ def _trace(
     return Trace(
         token_ends=token_ends,
         files=[part.file for part, pieces in zip(block.parts, found) for _ in pieces.data],
-        val=[side for pieces in found for side in pieces.val],
+        val=[val for pieces in found for val in pieces.val],
         begins=[flag for pieces in found for flag in pieces.begins],
         ends=closes,
         passages=[pieces.passages[i] if pieces.passages else None for pieces in found for i in range(len(pieces.data))],
@@ -275,24 +255,24 @@ def _trace(
 
 
 def count(trace: Trace, input_bytes: int, pieces: int | None = None) -> Counts:
-    """What there is in a Block, or in its first pieces and before them."""
+    """The Counts of a Block, or of its first pieces and what comes before them."""
     last = len(trace.val) if pieces is None else pieces - 1
     counts = dict.fromkeys(_COUNTED, 0)
     for at, name, number in trace.events:
         if at <= last:
             counts[name] += number
-    for side, begins, passages in zip(trace.val[:pieces], trace.begins, trace.passages):
+    for val, begins, passages in zip(trace.val[:pieces], trace.begins, trace.passages):
         counts["documents"] += begins
         if passages is None:
-            counts["documents_val"] += begins and side is True
+            counts["documents_val"] += begins and val is True
         else:
             counts["passages"] += passages
-            counts["passages_val"] += passages if side else 0
+            counts["passages_val"] += passages if val else 0
     counts["documents"] += counts["documents_empty"] + counts["documents_rejected"] + counts["documents_unsampled"]
     return Counts(**{**counts, "input_bytes": input_bytes})
 
 
-def _place(checked: tuple[Checked, ...], found: list[Pieces], number: int) -> str:
+def _location(checked: list[Checked], found: list[Pieces], number: int) -> str:
     for part, pieces in zip(checked, found):
         if number < len(pieces.data):
             return part.place_of(number, pieces.offsets[number])

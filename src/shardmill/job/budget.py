@@ -1,8 +1,7 @@
-"""A memory budget → how many workers it allows, and when an encoder must forget its words.
+"""A memory budget → how many workers it allows, and when an encoder must drop its cache.
 
-The budget is for the resident memory of the whole process (I5). It is kept by accounting: everything that
-can grow has a reserve, and the one thing that grows without bound, gigatoken's cache of words, is
-dropped in time: not when the budget is used up, but when the next growth of the cache might use it up.
+The budget covers the resident memory of the whole process (I5). Everything that can grow has a reserve; the one
+thing that grows without bound, gigatoken's cache of words, is dropped before its next growth could exceed the budget.
 """
 
 from dataclasses import dataclass
@@ -11,25 +10,23 @@ from shardmill.errors import UsageError
 from shardmill.system import machine
 from shardmill.system.machine import MIB
 
-# For each byte of a block: the text and a copy of it, the fast engine's ids twice (4 bytes a token, at worst
-# a token a byte), and the written ids. Measured on 1 MiB without a place to cut: 29. Our own engine takes less:
-# two bytes for an id, and 17 for each byte of a word without end.
-_BYTES_PER_BLOCK_BYTE = 30
-# A block that waits is text, or ids as they will be written.
-_BYTES_PER_WAITING_BYTE = 6
-# Each byte that is not UTF-8 may become the three bytes of U+FFFD.
-_REPLACED_FACTOR = 3
-# The reference on one span of max_run bytes without any place to cut; measured: 68 and 211 times its size.
-_REFERENCE_FACTOR = {"tiktoken": 72, "huggingface": 215}
+# For each byte of the block that a worker encodes: the text and a copy, the fast engine's ids twice (4 bytes a token,
+# at worst a token a byte), and the ids as written. Measured on 1 MiB without a cut: 29. The native engine takes less:
+# 2 bytes an id, and 17 for each byte of an endless word. And 6 for each byte of a block that waits, as text or as ids.
+PER_BLOCK_BYTE = 30 + 6
+# With --on-error replace, each byte that is not UTF-8 may become the three bytes of U+FFFD.
+REPLACED_FACTOR = 3
+# The reference on one span of max_run bytes without a cut; measured: 68 and 211 times its size.
+REFERENCE_FACTOR = {"tiktoken": 72, "huggingface": 215}
+# A page of Parquet is in memory compressed, decompressed and as an array; a batch twice; look-ahead in a compressed
+# stream once.
+COPIES_HELD = 3
 # The cache is a table that doubles: within one block it may grow by 1.4 times its size (measured with
 # gigatoken 0.10.0: at 49 MiB by 65, at 93 by 129, at 184 by 256), so it may take 0.4 of what is free.
 _CACHE_SHARE = 0.4
-# Less than this for each cache, and it would be dropped every few blocks. Without a cache it is for the Python objects
-# of documents of one letter: measured, 22 to 30 MiB more than the other reserves leave to them.
+# With less than this, a cache would be dropped every few blocks. Without a cache it is for the Python objects of
+# one-letter documents: measured, 22 to 30 MiB more than the other reserves leave for them.
 _LEAST_FREE = 40 * MIB
-# A page of Parquet is there compressed, decompressed and as an array; the look-ahead in a compressed stream is
-# there once, and a batch twice.
-_COPIES_HELD = 3
 _SLACK = 12 * MIB  # the allocator, thread stacks, the progress bar
 
 
@@ -42,46 +39,33 @@ class Budget:
     block_bytes: int
     """How much text a worker takes at a time."""
     in_flight: int
-    """Blocks that may be read but not yet written."""
+    """How many blocks may be read but not yet written."""
     high_water: int
-    """Above this many resident bytes a worker gives memory back before it takes another block."""
+    """Above this many resident bytes, a worker frees memory before it takes another block."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Footprint:
-    """What was measured on this machine before the work begins, and what the Spec implies."""
+    """What was measured on this machine before the work starts, and what the Spec implies."""
 
     base: int
-    """Resident bytes with the libraries, the reference and no fast engine."""
+    """Resident bytes with the libraries and the reference, without a fast engine."""
     engine: int
-    """Resident bytes of one fast engine that has seen no text; 0 for the reference, and for ours, which is in base."""
+    """Resident bytes of one fast engine that has seen no text; 0 for the reference and the native engine, part of base."""
     reference: int
-    """The reserve for the reference on one span without a place to cut."""
+    """Reserve for the reference on one span without a cut."""
     reading: int = 0
-    """The reserve for what reading records and compressed files holds at once."""
+    """Reserve for what one thread reads: pages, batches and records, and the window of the decompressor."""
     files: int = 0
-    """The list of the inputs, which is there from the beginning to the end."""
+    """The list of the inputs."""
     block_byte: int
-    """The reserve for each byte of the blocks of one worker: one in work, and one that waits."""
+    """Reserve for each byte of a worker's two blocks: the one it encodes, and one that waits."""
     max_run: int
-    """A block can be as long as a run: where there is no place to cut, it grows until it is forced."""
-
-
-def reference_reserve(kind: str, max_run_bytes: int) -> int:
-    return _REFERENCE_FACTOR[kind] * max_run_bytes
-
-
-def reading_reserve(window: int, held: int) -> int:
-    """For what reading holds at once; one thread reads at a time."""
-    return window + _COPIES_HELD * held
-
-
-def block_byte_reserve(*, replaces: bool) -> int:
-    return (_BYTES_PER_BLOCK_BYTE + _BYTES_PER_WAITING_BYTE) * (_REPLACED_FACTOR if replaces else 1)
+    """A block without a cut grows to this length, where it is cut by force."""
 
 
 def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -> Budget:
-    """As many of the workers as fit, and blocks of this size if they fit too: else no longer than a run."""
+    """As many of the workers as fit, with blocks of this size if those fit too, otherwise no longer than max_run."""
     for count in range(workers, 0, -1):
         for block in (block_bytes, min(block_bytes, footprint.max_run)):
             free = max_memory - _needed(count, block, footprint)
@@ -94,8 +78,8 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
                     in_flight=2 * count,
                     high_water=fixed + int(free * _CACHE_SHARE),
                 )
-    least = _needed(1, 0, footprint) + _LEAST_FREE + 4 * MIB  # measured anew the next time, a little more or less
-    listed = f" and a list of inputs that takes {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
+    least = _needed(1, 0, footprint) + _LEAST_FREE + 4 * MIB  # the next run may measure a little more
+    listed = f" and a list of inputs of {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
     raise UsageError(
         f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer{listed} on this machine; the smallest that works is {-(-least // MIB)}MiB, with one worker"
     )
@@ -107,7 +91,7 @@ def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:
 
 
 def over(budget: Budget) -> bool:
-    """Whether memory must be given back now, even after the allocator returned what it did not use."""
+    """Whether memory must be freed now, even after the allocator has returned what it does not use."""
     if machine.rss() <= budget.high_water:
         return False
     machine.give_back_freed_memory()

@@ -26,8 +26,7 @@ from shardmill.io.object_store import ObjectStore
 from shardmill.job import output_folder
 from shardmill.job.block import Milled
 from shardmill.job.estimate import check_space, with_staging_limit
-from shardmill.job.first_pass import choose_splitter, is_confirmed
-from shardmill.job.job import Job, describe, find, make_job, versions
+from shardmill.job.job import Job, choose_splitter, describe, find, make_job, versions
 from shardmill.job.notes import notes_on
 from shardmill.job.plan import refuse_changed_in_part
 from shardmill.job.truncate import Truncation
@@ -133,26 +132,18 @@ def prepare(
         left = output_folder.left_behind(job, overwrite=overwrite)
         if store is not None:
             left = output_folder.still_there(store, left, overwrite=overwrite)
-            store.drop_unfinished(format.owns)
+            store.abort_unfinished(format.owns)
         limits = with_staging_limit(job, limits, written=left.bytes if left else 0)
         warning = check_space(job, limits, written=left.bytes if left else 0)
         if left is None:
             output_folder.make_room(output, store, format, overwrite=overwrite)
         log = Journal(output, left, overwrites=overwrite)
-        try:
-            made, done = _run(job, limits, log, left, store, report, may_suppose=store is None)
-        except _FewerDocuments:
-            log = Journal(output, overwrites=overwrite)
-            made, done = _run(job, limits, log, None, store, report)
+        made, done = _run(job, limits, log, left, store, report)
         run = _run_report(job, done, time.perf_counter() - started)
         output_folder.conclude(output, store, made, run)
     return Result(
         output=result, manifest=made, run=run, notes=tuple(note for note in (warning, *notes_on(job, made)) if note)
     )
-
-
-class _FewerDocuments(Exception):
-    """There were not as many as there seemed to be, so the split must be chosen otherwise."""
 
 
 def _run(
@@ -162,8 +153,6 @@ def _run(
     left: Unfinished | None,
     store: ObjectStore | None,
     report: Callable[[Progress], None],
-    *,
-    may_suppose: bool = False,
 ) -> tuple[Manifest, Done]:
     """Do what is left of the job. What is written when it fails stays, for the same command to go on with."""
     files: OutputFiles | None = None
@@ -182,7 +171,7 @@ def _run(
             upload = Upload(store, files, log, limits.max_staging or 0)
             upload.durable(at)
         reporter = _first_pass_reporter(job, report)
-        splitter = choose_splitter(job, left.split if left else None, log.split, reporter, may_suppose=may_suppose)
+        splitter = choose_splitter(job, left.split if left else None, log.split, reporter)
         durable = upload.durable if upload else lambda _: None
         seconds, input_bytes = limits.checkpoint_seconds, limits.checkpoint_bytes
         checkpoints = Checkpoints(log, files, seconds=seconds, input_bytes=input_bytes, durable=durable)
@@ -195,8 +184,6 @@ def _run(
                     refuse_changed_in_part(job.files, output.done.position.file)
         finally:
             output.commit()
-        if splitter.supposed and not is_confirmed(job, output.done.counts):
-            raise _FewerDocuments
         output.finish()
         made = _manifest_of(job, output.done, writer)
         files.seal()
@@ -210,8 +197,7 @@ def _run(
         tokens = output.done.tokens if output else left.checkpoint.tokens if left and left.checkpoint else 0
         worth_keeping = tokens > 0 or isinstance(e, TemporaryError) or not isinstance(e, ShardmillError)
         if files is not None:
-            wrong = isinstance(e, MismatchError | _FewerDocuments)
-            _leave(files, log, store, keep=worth_keeping and not wrong)
+            _leave(files, log, store, keep=worth_keeping and not isinstance(e, MismatchError))
         raise
     finally:
         log.close()
@@ -354,7 +340,7 @@ def _manifest_of(job: Job, done: Done, writer: Writer) -> Manifest:
         )
     return Manifest(
         job=job.describe(),
-        dtype=job.dtype.name,
+        dtype=job.writes.dtype.name,
         eot_id=job.eot_id,
         eot_side=job.eot_side,
         counts=done.counts,

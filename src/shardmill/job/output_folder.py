@@ -45,7 +45,7 @@ def _would_be_overwritten(file: InputFile) -> UsageError:
 
 def look(output: Path, store: ObjectStore | None) -> FileSet | None:
     """What is where the result goes; None: nothing."""
-    return store.look() if store is not None else LocalFiles(output) if output.is_dir() else None
+    return store.files() if store is not None else LocalFiles(output) if output.is_dir() else None
 
 
 def completed(there: FileSet | None, asked: dict[str, Any], files: InputFiles, *, begun: bool) -> Manifest | None:
@@ -61,12 +61,14 @@ def completed(there: FileSet | None, asked: dict[str, Any], files: InputFiles, *
         if not changed:
             changed = input_list.modified(there, files) + _pipes(files)
         if changed:
-            raise _another_job(there.place, "holds the result of another job", changed)
+            raise _another_job(there.folder, "holds the result of another job", changed)
         return old
     format = registry.get(asked["choices"]["format"])
     for name in there.names() if not begun else ():
         if format.owns(name) or name in _BESIDES:
-            unfinished = "" if isinstance(there.place, Path) else ", or its unfinished job is in another staging folder"
+            unfinished = (
+                "" if isinstance(there.folder, Path) else ", or its unfinished job is in another staging folder"
+            )
             raise OutputError(
                 f"{show(there.path(name))}: exists, and shardmill did not make it{unfinished}; pass --overwrite to replace it, or choose another folder with -o"
             )
@@ -203,7 +205,7 @@ def replaced_bytes(output: Path, format: Format) -> int:
 
 
 def _clear_store(store: ObjectStore, format: Format, *, overwrite: bool) -> None:
-    there = store.look() if overwrite else None
+    there = store.files() if overwrite else None
     if there is None:
         return
     present, old = set(there.names()), set()
@@ -220,7 +222,7 @@ def still_there(store: ObjectStore, left: Unfinished | None, *, overwrite: bool)
     """What an earlier run left, if what it put in the store is there; an error, or with overwrite None, if not."""
     if left is None or left.checkpoint is None or not left.away:
         return left
-    there = store.look()
+    there = store.files()
     for name, state in sorted(left.checkpoint.files.items()):
         size = there.size(name) if there is not None else None
         if name in left.away and size != state.bytes:
@@ -236,10 +238,10 @@ def still_there(store: ObjectStore, left: Unfinished | None, *, overwrite: bool)
 def conclude(output: Path, store: ObjectStore | None, made: Manifest, run: dict[str, Any]) -> None:
     """All files have their names: now the report, the manifest (I3), and the journal away."""
     if store is not None:
-        store.put_bytes(manifest.RUN_NAME, manifest.dump(run))
+        store.put(manifest.RUN_NAME, manifest.dump(run))
         storage.reached("run-written")
         storage.reached("manifest-putting")
-        store.put_bytes(manifest.NAME, made.to_json())
+        store.put(manifest.NAME, made.to_json())
     else:
         storage.write_whole(output / manifest.RUN_NAME, manifest.dump(run))
         storage.reached("run-written")

@@ -1,15 +1,16 @@
-"""A document's or passage's own content → train or val."""
+"""The content of a document or passage → train or val."""
 
-import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import xxhash
 
+from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.spec import Split
 
-# With fewer expected than this, chance would decide too much: 40 ± 6 is still near what was asked for.
+# With fewer than this expected, chance would decide too much: 40 ± 6 is still close to what was asked for.
 FEW = 40
 _ALL = 1 << 64
 _SAMPLE_SEED = 0x5A3C_9D17_42E8_B60F
@@ -18,24 +19,22 @@ _SMALLEST_PASSAGE = 16 << 10  # more than a context of 1,024 tokens in every lan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Splitter:
-    """Decides by a key: a hash of the content, or, for head and tail, the place in the input."""
+    """Decides by a key: a hash of the content, or, for head and tail, the offset in the input."""
 
     mode: Split
     limit: int
-    supposed: bool = False
-    """Right only if there are as many documents as there seem to be: the end of the job will tell."""
 
     def is_val(self, key: int) -> bool:
         return key >= self.limit if self.mode == "tail" else key < self.limit
 
 
 def content_key(head: bytes, seed: int) -> int:
-    """64 bits from the beginning of a document: equal documents go the same way, wherever they stand."""
+    """A 64-bit hash of the start of a document: equal documents get the same split, wherever they are."""
     return xxhash.xxh3_64_intdigest(head, seed=seed & (_ALL - 1))
 
 
 def sampler(share: float | None, seed: int) -> Callable[[bytes], bool] | None:
-    """Whether a document is in the sample, by its beginning; independent of where the split puts it."""
+    """Whether a document is in the sample, by a hash of its start that is independent of the split."""
     if share is None or share == 1:
         return None
     limit, own = int(share * _ALL), (seed ^ _SAMPLE_SEED) & (_ALL - 1)
@@ -43,7 +42,7 @@ def sampler(share: float | None, seed: int) -> Callable[[bytes], bool] | None:
 
 
 def border(mode: Split, val_fraction: float, total_bytes: int) -> int | None:
-    """The byte of the whole input where val ends (head) or begins (tail)."""
+    """The byte of the whole input where val ends (head) or starts (tail)."""
     match mode:
         case "head":
             return round(total_bytes * val_fraction)
@@ -54,40 +53,53 @@ def border(mode: Split, val_fraction: float, total_bytes: int) -> int | None:
 
 
 def passage_bytes(largest: int, total_bytes: int) -> int:
-    """How long passages of running text are: at least 2,048 of them in an input that allows it."""
+    """How long passages of running text are: short enough for 2,048 of them, if the input allows it."""
     return min(largest, max(_SMALLEST_PASSAGE, total_bytes // 2048))
 
 
 def enough(val_fraction: float) -> float:
-    """From this many documents on, a threshold on the hash gives about the share that was asked for."""
+    """From this many documents on, a threshold on the hash gives about the fraction asked for."""
     return FEW / val_fraction if val_fraction else 0
 
 
-def by_threshold(val_fraction: float, *, supposed: bool = False) -> Splitter:
-    return Splitter(mode="hash", limit=int(val_fraction * _ALL), supposed=supposed)
+def by_threshold(val_fraction: float) -> Splitter:
+    return Splitter(mode="hash", limit=int(val_fraction * _ALL))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Lowest:
-    """The lowest of many keys, as many as a small input can need, and what else must be known of all of them."""
+    """The lowest of the keys seen so far, as many as a small input can need, and where the first pass continues."""
 
-    def __init__(self) -> None:
-        self.records = 0
-        """All that were seen, also those that are empty and have no key."""
-        self.count = 0
-        self.highest = -1
-        self.lowest: list[int] = []
+    records: int = 0
+    """Documents or passages seen, including empty ones, which have no key; of a sample, those that are in it."""
+    count: int = 0
+    highest: int = -1
+    lowest: tuple[int, ...] = ()
+    position: Position = BEGINNING
 
-    def add(self, keys: list[int]) -> None:
-        if keys:
-            self.count += len(keys)
-            self.highest = max(self.highest, *keys)
-            self.lowest = heapq.nsmallest(FEW + 1, [*self.lowest, *keys])
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "Lowest":
+        return Lowest(**{**content, "lowest": tuple(content["lowest"]), "position": Position(**content["position"])})
+
+    def plus(self, keys: list[int], records: int, position: Position) -> "Lowest":
+        low = [key for key in keys if len(self.lowest) <= FEW or key < self.lowest[-1]]
+        return Lowest(
+            records=self.records + records,
+            count=self.count + len(keys),
+            highest=max(self.highest, *keys) if keys else self.highest,
+            lowest=tuple(sorted([*self.lowest, *low])[: FEW + 1]) if low else self.lowest,
+            position=position,
+        )
+
+
+def choose(found: Lowest, val_fraction: float) -> Splitter:
+    return by_threshold(val_fraction) if found.records >= enough(val_fraction) else by_lowest(found, val_fraction)
 
 
 def by_lowest(found: Lowest, val_fraction: float) -> Splitter:
-    """For small inputs: exactly the share asked for, the lowest keys first, at least one, and never all.
+    """For small inputs: exactly the fraction asked for, the lowest keys first, at least one, and never all.
 
-    Equal keys are equal documents and stay together, so there may be a few more.
+    Equal documents have equal keys and stay together, so there may be a few more.
     """
     if not val_fraction or found.count < 2 or found.lowest[0] == found.highest:
         return Splitter(mode="hash", limit=0)

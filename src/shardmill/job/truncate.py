@@ -1,4 +1,4 @@
-"""Results in order → as much of them as --limit-documents and --limit-tokens allow, to the token."""
+"""Milled Blocks in order → as much of them as --limit-documents and --limit-tokens allow, to the token."""
 
 import dataclasses
 
@@ -9,9 +9,9 @@ from shardmill.job.job import Job
 
 
 class Truncation:
-    """Counts what is written; take() gives back what of the next result is still wanted.
+    """Counts what is written; take() returns as much of the next Block as is still wanted.
 
-    So many documents had ended, tokens were written and bytes read before; has_text: the document that was open had text.
+    ended, tokens and input_bytes are what an earlier run did; has_text: whether the document that it left open had text.
     """
 
     def __init__(self, job: Job, ended: int, tokens: int, input_bytes: int, *, has_text: bool = False) -> None:
@@ -25,7 +25,7 @@ class Truncation:
         self.full = self._documents == 0 or self._tokens == 0
 
     def take(self, milled: Milled) -> Milled:
-        """The result, or its beginning when the limit is in it; then full is set. Raises the error it ends with, if not."""
+        """The Block, or its beginning if the limit is in it; then full is set. Otherwise raises the Block's error, if any."""
         if milled.settle is not None:
             milled = milled.settle(self.has_text)
         self.has_text = self.has_text if milled.has_text is None else milled.has_text
@@ -58,7 +58,7 @@ class Truncation:
         return self._beginning(milled, trace, pieces, tokens)
 
     def _beginning(self, milled: Milled, trace: Trace, pieces: int, tokens: int) -> Milled:
-        """Counted are the bytes of the files before the one where the limit is: they do not depend on blocks."""
+        """input_bytes counts the files before the one with the limit, so that it does not depend on the size of blocks."""
         spent = self._job.files.base(trace.files[pieces - 1]) - self._input_bytes
         written = np.concatenate([run.tokens for run in milled.runs])[:tokens]
         last = pieces - 1
@@ -79,7 +79,7 @@ class Truncation:
         )
 
     def _replaced_behind(self, trace: Trace, piece: int, written: Tokens) -> int:
-        """How many characters were replaced in the last piece, behind its last token that is written."""
+        """How many characters were replaced in the last piece, after the last token that is written."""
         places = trace.replaced.get(piece, [])
         if not places or len(written) == trace.token_ends[piece]:
             return 0

@@ -1,8 +1,8 @@
-"""Workers: Blocks are read, milled in parallel, and handed on in order.
+"""Blocks → their tokens, encoded in parallel and written in order.
 
     mill_blocks  starts the workers and waits for them
-    _work        a worker: take a Block, mill it (block.py), hand it in
-    _Pipeline        between them: Blocks out in order, results out in order
+    _work        a worker: take a Block, encode it (block.py), hand in the result
+    _Pipeline    between them: Blocks are taken in order, results are written in order
 
 Workers are threads: reading, checking, encoding and writing all release the GIL.
 """
@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator
 from shardmill.documents.pieces import Position
 from shardmill.errors import ShardmillError
 from shardmill.job import budget, plan
-from shardmill.job.block import Milled, mill_block, parse
+from shardmill.job.block import Milled, mill_block
 from shardmill.job.job import Job
 from shardmill.job.plan import Block
 from shardmill.job.split import Splitter
 from shardmill.system import machine
 from shardmill.tokens.encoder import Encoder
 
-# An encoder that has seen less than this is not worth renewing: the memory is elsewhere.
+# Renewing an encoder that has seen less than this frees nothing: the memory is elsewhere.
 _RENEW_AFTER_BYTES = 512 << 10
 _IDLE_SECONDS = 0.1
 _PRESSURE_SECONDS = 1.0
-# How long a stopped job waits for what is being encoded; what is not ready by then is encoded again later.
+# How long a stopped job waits for its workers; what is not done by then is encoded again on resume.
 _LEAVE_SECONDS = 2.0
 
 
@@ -38,54 +38,54 @@ def mill_blocks(
     idle: Callable[[], object],
     halt: threading.Event | None = None,
 ) -> None:
-    """Mill the Blocks from start on and give each to write, in order, one at a time, until it wants no more.
+    """Encode the Blocks from start on and pass each to write, in order, one at a time, until it returns False.
 
-    Calls idle a few times a second. halt is set when nothing more will be written, also if write is at work still.
+    Calls idle a few times a second. Sets halt when nothing more will be written, even if write is still running.
 
-    Passes on the first error any of the workers met. A Block's error counts as its result, so the first in
-    the text is the one told.
+    Raises the first error of any worker. An error in a Block counts as its result, so the first in reading order is
+    the one raised.
     """
     halt = halt or threading.Event()
     blocks = plan.blocks(job.files, job.rules, start, index, drop_behind=job.big, stop=halt)
-    line = _Pipeline(job, blocks, index, write, halt)
+    pipeline = _Pipeline(job, blocks, index, write, halt)
     threads = [
-        threading.Thread(target=_work, args=(job, splitter, line), name=f"shardmill-worker-{n}", daemon=True)
+        threading.Thread(target=_work, args=(job, splitter, pipeline), name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.workers)
     ]
     try:
         for thread in threads:
             thread.start()
-        line.wait(idle)
+        pipeline.wait(idle)
     finally:
-        line.stop()
+        pipeline.stop()
         until = time.monotonic() + _LEAVE_SECONDS
         for thread in filter(threading.Thread.is_alive, threads):
             thread.join(max(0.0, until - time.monotonic()))
-        line.wait_for_writer()
+        pipeline.wait_for_writer()
 
 
-def _work(job: Job, splitter: Splitter, line: "_Pipeline") -> None:
+def _work(job: Job, splitter: Splitter, pipeline: "_Pipeline") -> None:
     try:
         encoder = Encoder(job.engines)
-        while (block := line.take()) is not None:
-            if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and (line.pressed or budget.over(job.budget)):
+        while (block := pipeline.take()) is not None:
+            if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and (pipeline.pressed or budget.over(job.budget)):
                 encoder.renew()
                 machine.give_back_freed_memory()
             try:
-                result: Milled | ShardmillError = mill_block(job, splitter, encoder, parse(job, block))
+                result: Milled | ShardmillError = mill_block(job, splitter, encoder, block)
             except ShardmillError as e:
                 result = e
-            line.hand_in(block.index, result)  # what this raises stops the line, whichever Block it is about
-    except BaseException as e:  # the thread's boundary: the job stops, and the caller hears of it
-        line.stop(e)
+            pipeline.hand_in(block.index, result)  # what this raises stops the pipeline, whichever Block it is about
+    except BaseException as e:  # the thread's boundary: the job stops, and the caller raises it
+        pipeline.stop(e)
     finally:
-        line.leave()
+        pipeline.leave()
 
 
 class _Pipeline:
-    """Blocks go out in order; results are written in order, by whoever brings the one that is due.
+    """Blocks are taken in order; results are written in order, by whichever worker brings the one that is due.
 
-    What is in flight is bounded, and is the least possible while the machine is short of memory.
+    The number of Blocks in flight is bounded, and minimal while the machine is short of memory.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class _Pipeline:
         self._error: BaseException | None = None
 
     def take(self) -> Block | None:
-        """The next Block, or None when there will be no more. Waits while too much is in flight."""
+        """The next Block, or None if there are no more. Waits while too many are in flight."""
         self._room.acquire()
         with self._reading:
             try:
@@ -141,28 +141,28 @@ class _Pipeline:
             self._room.release()
             if not more:
                 self.stop()
-        if isinstance(due, ShardmillError) and not self._stopped:  # what lies behind a limit does not matter
+        if isinstance(due, ShardmillError) and not self._stopped:  # an error after a limit does not matter
             raise due
 
     def wait(self, idle: Callable[[], object]) -> None:
-        """Until all is written, or something stopped the line, which it raises."""
-        looked = 0.0
+        """Wait until everything is written; raises what stopped the pipeline before that."""
+        checked = 0.0
         while not self._over.wait(_IDLE_SECONDS):
             idle()
-            if time.monotonic() - looked > _PRESSURE_SECONDS:
+            if time.monotonic() - checked > _PRESSURE_SECONDS:
                 self.pressed = machine.under_pressure()
-                looked = time.monotonic()
+                checked = time.monotonic()
         idle()
         if self._error is not None:
             raise self._error
 
     def wait_for_writer(self) -> None:
-        """Whoever is writing ends what it began: its files will be closed."""
+        """Let the worker that is writing finish its Block, since the files will be closed."""
         while self._writing:
             time.sleep(0.001)
 
     def leave(self) -> None:
-        """A worker's last word."""
+        """The last call of a worker."""
         self._room.release()
         with self._handing:
             self._at_work -= 1

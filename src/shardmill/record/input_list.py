@@ -177,7 +177,7 @@ def modified_since(before: Any, files: InputFiles) -> list[str]:
 def modified(there: FileSet, files: InputFiles) -> list[str]:
     """Inputs of the complete job there that were modified since, as far as run.json knows."""
     try:
-        run = load(there.whole(RUN_NAME, _LARGEST_RUN) or b"{}", there.path(RUN_NAME))
+        run = load(there.read_all(RUN_NAME, _LARGEST_RUN) or b"{}", there.path(RUN_NAME))
         return modified_since(run["inputs_modified_ns"], files)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, ShardmillError):
         return []

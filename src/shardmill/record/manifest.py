@@ -222,7 +222,7 @@ def read(folder: Path) -> Manifest | None:
 
 def of(fileset: FileSet) -> Manifest | None:
     """The manifest of a complete job, wherever it is."""
-    data = fileset.whole(NAME, _LARGEST)
+    data = fileset.read_all(NAME, _LARGEST)
     return None if data is None else parse(data, fileset.path(NAME))
 
 

@@ -30,7 +30,6 @@ from shardmill.results.corpus import Corpus, open_corpus
 from shardmill.results.eot import cuts_of, everything, places_file, rows_files, stream_order
 from shardmill.results.foreign import Claims, check_claims, open_foreign
 from shardmill.spec import Dtype
-from shardmill.system import machine
 from shardmill.system.names import is_url, show
 
 _REJECTS_BYTES = 1 << 20
@@ -127,7 +126,6 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
         _refuse_what_is_not_known(corpus, output, side)
         if target.output.exists() and target.output.resolve() == Path(corpus.folder).resolve():
             raise UsageError(f"{show(target.output)}: is the source too; choose another output folder with -o")
-    machine.keep_freed_memory()
     job = _job(corpora, output, side, made_by)
     tokens = sum(corpus.tokens for corpus in corpora)
     total, done = tokens * output.dtype.itemsize, 0

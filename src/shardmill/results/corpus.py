@@ -48,7 +48,7 @@ class TokenFile:
 
     def origin(self, first: int, dtype: TokenType) -> Origin | None:
         """Where the tokens from the first on stand, if on this machine."""
-        far = isinstance(self.file.fileset.place, str)
+        far = isinstance(self.file.fileset.folder, str)
         return None if far else Origin(self.path, self.offset + first * dtype.itemsize)
 
 
@@ -260,7 +260,7 @@ def open_corpus(folder: str | Path, *, tokenizer: str | None = None) -> Corpus:
 
 
 def corpus_of(fileset: FileSet, tokenizer: str | None = None) -> Corpus:
-    made, folder = manifest.of(fileset), fileset.place
+    made, folder = manifest.of(fileset), fileset.folder
     if made is None:
         if fileset.size(journal.NAME) is not None:
             raise InputError(f"{show(folder)}: the job there is not finished; run its command again, it goes on")
@@ -318,7 +318,7 @@ def _split_of(fileset: FileSet, made: Manifest, found: Format, shape: Shape, nam
                 raise InputError(
                     f"{show(file.path)}: has {file.size:,} bytes, and the manifest says {shard.bytes:,} with {shard.tokens:,} tokens; it was changed or cut short since. Make it again"
                 )
-            local = isinstance(fileset.place, Path)
+            local = isinstance(fileset.folder, Path)
             if found.header and local and file.read(0, offset) != found.header(shard.tokens, shape):
                 raise InputError(
                     f"{show(file.path)}: its header is not the one that shardmill wrote; it was changed since"
@@ -340,7 +340,7 @@ def _cuts_of(fileset: FileSet, made: Manifest, name: SplitName, tokens: int) -> 
     cuts = made.job.get("cuts", {})
     found = cuts.get(name, []) if isinstance(cuts, dict) else None
     if not isinstance(found, list) or not all(type(cut) is int and 0 <= cut <= tokens for cut in found):
-        raise InputError(f"{show(fileset.place)}: the manifest does not say where its sources were cut; it is damaged")
+        raise InputError(f"{show(fileset.folder)}: the manifest does not say where its sources were cut; it is damaged")
     return tuple(found)
 
 

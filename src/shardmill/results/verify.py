@@ -28,10 +28,9 @@ from shardmill.io import storage
 from shardmill.io.fileset import FileSet, open_fileset
 from shardmill.io.http_reader import RemoteReader
 from shardmill.io.reading import InputReader, Reader
-from shardmill.io.retry import Missing
+from shardmill.io.retry import NotFound
 from shardmill.job.block import Milled
-from shardmill.job.first_pass import choose_splitter
-from shardmill.job.job import Job, describe, make_job
+from shardmill.job.job import Job, choose_splitter, describe, make_job
 from shardmill.job.truncate import Truncation
 from shardmill.job.workers import mill_blocks
 from shardmill.record import input_list, journal, manifest
@@ -99,9 +98,9 @@ def verify(
     try:
         fileset = open_fileset(folder, limits.network_seconds)
         made = manifest.of(fileset)
-    except (Missing, OutputError) as e:
+    except (NotFound, OutputError) as e:
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=str(e)),))
-    folder = fileset.place
+    folder = fileset.folder
     if made is None:
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=_without_manifest(fileset)),))
     report = on_progress or (lambda _done, _total: None)
@@ -132,8 +131,8 @@ def _check_file(
     fileset: FileSet, made: Manifest, file: Shard | SidecarFile, report: Callable[[int], None]
 ) -> list[Problem]:
     name, size = file.name, fileset.size(file.name)
-    here = fileset.place / name if isinstance(fileset.place, Path) else None
-    linked = here is not None and (here.is_symlink() or (here.parent != fileset.place and here.parent.is_symlink()))
+    here = fileset.folder / name if isinstance(fileset.folder, Path) else None
+    linked = here is not None and (here.is_symlink() or (here.parent != fileset.folder and here.parent.is_symlink()))
     if size is None or linked:
         there = here is not None and here.exists()
         return [Problem(file=name, what="is not a regular file" if there else "the file is missing")]
@@ -299,10 +298,10 @@ def _verify_source(
     """Mill the sources again, without writing, and compare."""
     if (how := made.job.get("made_by")) is not None:
         raise UsageError(
-            f"{show(fileset.place)}: was made of other outputs, by shardmill {how}, so it cannot be compared with text; verify those with --source, and this one without"
+            f"{show(fileset.folder)}: was made of other outputs, by shardmill {how}, so it cannot be compared with text; verify those with --source, and this one without"
         )
     spec, vocabulary = _spec_of(made, sources, tokenizer)
-    files = find_inputs(spec.inputs, patience=limits.network_seconds, most_bytes=limits.most_memory())
+    files = find_inputs(spec.inputs, network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
     aside: dict[str, Any] = {"inputs": None}
     changed = manifest.differences({**made.job, **aside}, {**describe(spec, files, vocabulary), **aside})
     changed += input_list.changes(fileset, made.job["inputs"], files, paths=False)

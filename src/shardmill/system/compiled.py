@@ -1,23 +1,23 @@
-"""Our own libraries in C, as hatch_build.py compiled them; where there was no compiler there are none."""
+"""Loads the C libraries that hatch_build.py compiled; on a machine without a compiler there are none."""
 
 import ctypes
 from importlib import resources
 from pathlib import Path
 
-_HERE = Path(str(resources.files("shardmill")))
+_PACKAGE = Path(str(resources.files("shardmill")))
 
 
 def load(path: str, version: int) -> ctypes.CDLL | None:
-    """The library at a path inside the package, if it is there and of this version: `make native` makes it anew."""
+    """The library at a path inside the package; None if it is missing or of another version (`make native` rebuilds)."""
     try:
-        library = ctypes.CDLL(str(_HERE / path))
+        library = ctypes.CDLL(str(_PACKAGE / path))
     except OSError:
         return None
-    told = getattr(library, f"{Path(path).stem}_version")()
-    return library if told == version else None
+    found = getattr(library, f"{Path(path).stem}_version")()
+    return library if found == version else None
 
 
 def declare(library: ctypes.CDLL, name: str, result: object, *arguments: object) -> None:
-    """Say what a function of a library takes and gives; a pointer to an array is given as the array's ctypes."""
+    """Declare the result and argument types of a C function; arrays are passed as pointers (`array.ctypes`)."""
     function = getattr(library, name)
     function.restype, function.argtypes = result, arguments

@@ -1,4 +1,4 @@
-"""What this machine, container or Slurm job allows: cores and memory, and how much of it is in use."""
+"""What this machine, container or Slurm job allows: cores and memory, and how much memory is in use."""
 
 import contextlib
 import ctypes
@@ -6,35 +6,34 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 MIB = 1 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
-# A limit at or above this is how cgroup v1 writes "none".
+# cgroup v1 writes "no limit" as a number at or above this.
 _NO_LIMIT = 1 << 60
-# The mill makes itself small when less than this is available, or other programs wait so much for memory.
+# Memory pressure: less than this is available, or other programs stall on memory for this share of the time.
 _SCARCE = 512 * MIB
 _PRESSURE_PERCENT = 10.0
 
 
 def cores() -> int:
-    """The cores this process may keep busy: affinity and cgroup truncation respected, at least 1."""
+    """The cores this process may keep busy, at least 1: CPU affinity and cgroup quotas are respected."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows
         allowed = os.cpu_count() or 1
-    truncation = min(_cpu_quotas(), default=float(allowed))
-    return max(1, min(allowed, int(truncation)))
+    return max(1, int(min([allowed, *_cpu_quotas()])))
 
 
 def memory() -> int:
-    """The bytes of memory this process may ever hope for: physical, or the cgroup's limit if lower."""
+    """The most memory this process could use, in bytes: the physical memory, or the cgroup's limit if lower."""
     return min([_physical_memory(), *_memory_limits()])
 
 
 def rss() -> int:
-    """Resident bytes of this process now; its peak where the system tells no more."""
+    """Resident memory of this process in bytes; its peak on systems that report only that."""
     statm = _statm()
     if statm is None:
         return _peak_rss_by_rusage()
@@ -42,78 +41,69 @@ def rss() -> int:
 
 
 def peak_rss() -> int:
-    """The most bytes of memory that were ever resident in this process."""
-    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as f:
-        for line in f:
-            if line.startswith(b"VmHWM:"):
-                return int(line.split()[1]) << 10
-    return _peak_rss_by_rusage()
+    """Peak resident memory of this process in bytes."""
+    return _proc_bytes("/proc/self/status", "VmHWM") or _peak_rss_by_rusage()
 
 
 def available_memory() -> int:
-    """Bytes that the system could give out now without swapping."""
-    with contextlib.suppress(OSError), open("/proc/meminfo", "rb") as f:
-        for line in f:
-            if line.startswith(b"MemAvailable:"):
-                return int(line.split()[1]) << 10
-    return _physical_memory()
-
-
-def keep_freed_memory() -> None:
-    """Have the C allocator reuse freed blocks instead of giving each back and faulting it in again: 5 % of the time.
-
-    give_back_freed_memory() still does what it says.
-    """
-    if sys.platform.startswith("linux"):
-        with contextlib.suppress(OSError, AttributeError):
-            mallopt = ctypes.CDLL(None).mallopt
-            mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
-            mallopt(_M_TRIM_THRESHOLD, 32 * MIB)
+    """Memory that the system could hand out now without swapping, in bytes."""
+    return _proc_bytes("/proc/meminfo", "MemAvailable") or _physical_memory()
 
 
 def under_pressure(root: Path = Path("/")) -> bool:
-    """Whether other programs need memory badly: almost none is available, or they wait for it a tenth of the time."""
+    """Whether the whole machine is short of memory: hardly any available, or programs stall on it a tenth of the time."""
+    available, total = (_proc_bytes(root / "proc/meminfo", name) for name in ("MemAvailable", "MemTotal"))
+    if available is not None and available < min(_SCARCE, (total or 0) >> 5):
+        return True
     with contextlib.suppress(OSError, ValueError):
-        found = dict(re.findall(r"^(\w+):\s+(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE))
-        if int(found.get("MemAvailable", _NO_LIMIT)) << 10 < min(_SCARCE, int(found.get("MemTotal", 0)) << 10 >> 5):
-            return True
-    with contextlib.suppress(OSError, ValueError):
-        waits = re.search(r"^full avg10=([0-9.]+)", (root / "proc/pressure/memory").read_text(), re.MULTILINE)
-        return waits is not None and float(waits[1]) > _PRESSURE_PERCENT
+        stalled = re.search(r"^full avg10=([0-9.]+)", (root / "proc/pressure/memory").read_text(), re.MULTILINE)
+        return stalled is not None and float(stalled[1]) > _PRESSURE_PERCENT
     return False
 
 
+def keep_freed_memory() -> None:
+    """Have malloc reuse freed blocks instead of unmapping each and faulting it in again: saves 5 % of the run time.
+
+    This changes malloc for the whole process and cannot be undone, so only the command line calls it.
+    """
+    if (libc := _libc()) is not None and hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
+        libc.mallopt(_M_TRIM_THRESHOLD, 32 * MIB)
+
+
 def give_back_freed_memory() -> None:
-    """Ask the C allocator to return what it holds but does not use; a no-op where it cannot."""
-    trim = _malloc_trim()
-    if trim is not None:
-        trim(0)
+    """Have malloc return its unused memory to the system; does nothing where malloc cannot (musl, macOS, Windows)."""
+    if (libc := _libc()) is not None and hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
-@lru_cache(maxsize=1)
-def _malloc_trim() -> "ctypes._NamedFuncPointer | None":
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):  # musl has none
-        return None
+@cache
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 
 
-@lru_cache(maxsize=1)
+@cache
 def _statm() -> int | None:
-    """An open descriptor: this is read before every block."""
+    """A descriptor that stays open: rss() is called before every block."""
     try:
         return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     except (OSError, AttributeError):  # not Linux
         return None
 
 
+def _proc_bytes(path: str | Path, name: str) -> int | None:
+    """A figure that a file in /proc gives in kB, in bytes; None where there is no such file or figure."""
+    with contextlib.suppress(OSError):
+        found = re.search(rf"^{name}:\s+(\d+) kB", Path(path).read_text(errors="replace"), re.MULTILINE)
+        return int(found[1]) << 10 if found else None
+    return None
+
+
 def _physical_memory() -> int:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        return 8 << 30  # Windows does not tell without extra packages; a common size
+        return 8 << 30  # Windows: not known without extra packages, so assume a common size
 
 
 def _peak_rss_by_rusage() -> int:
@@ -138,7 +128,7 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
             continue
         base = mount / controller if controllers else mount
         folder = base / path.lstrip("/")
-        # In a container the path is that of the host and is not there; the limit sits at the mount.
+        # In a container this is the host's path, which does not exist there; the limit is at the mount point.
         yield from (p for p in [folder, *folder.parents] if p == base or base in p.parents)
 
 
@@ -154,8 +144,8 @@ def _memory_limits(root: Path = Path("/")) -> Iterator[int]:
 def _cpu_quotas(root: Path = Path("/")) -> Iterator[float]:
     for folder in _cgroup_folders(root, "cpu"):
         with contextlib.suppress(OSError, ValueError):
-            truncation, period = (folder / "cpu.max").read_text().split()
-            yield int(truncation) / int(period)  # "max" raises ValueError: no limit
+            quota, period = (folder / "cpu.max").read_text().split()
+            yield int(quota) / int(period)  # "max" raises ValueError: no limit
         with contextlib.suppress(OSError, ValueError):
             quota_us = int((folder / "cpu.cfs_quota_us").read_text())
             if quota_us > 0:

@@ -1,20 +1,20 @@
-"""A tokenizer's pattern and vocabulary → the places where text can be cut without changing a token.
+"""A tokenizer's pattern and vocabulary → the offsets where text can be cut without changing a token.
 
-A tokenizer first splits text into pretokens with a regular expression, then merges bytes inside each.
-A cut is exact when both halves, tokenized alone, give the tokens of the whole. Five rules find such
-places; each needs only a few characters of context and holds for every pattern family named here.
+A tokenizer first splits text into pretokens with a regular expression, then merges bytes within each. A cut is exact
+if both halves, tokenized separately, give the tokens of the whole. Five rules find exact cuts; each needs only a few
+characters of context and holds for every pattern family named here.
 
-    space   x| y      before a single space between two characters that are not whitespace: no pretoken
-                      holds a space anywhere but at its start
-    line    x\\n|y     after a single newline between such characters (and y is not "/", which o200k pulls
-                      into the punctuation before the newline)
-    edge    文|。      between a letter and punctuation or a symbol, the apostrophe of "don't" aside
-    word    中|文      inside a run of letters, between two bytes that no token of the vocabulary holds side
-                      by side: no merge can cross them
+    space   x| y      before a single space between two characters that are not whitespace: a pretoken contains a
+                      space only at its start
+    line    x\\n|y     after a single newline between such characters (and y is not "/", which o200k joins to the
+                      punctuation before the newline)
+    edge    文|。      between a letter and punctuation or a symbol, except the apostrophe of "don't"
+    word    中|文      inside a run of letters, between two bytes that are adjacent in no token of the vocabulary: no
+                      merge can cross them
     symbol  😀|😀😀    the same inside a run of symbols
 
-Cutting after any newline or before any space is *not* exact: "x\\n\\ny" and "x  y" are two of many
-texts in which the pretoken depends on what follows the whitespace.
+Cutting after any newline or before any space is *not* exact: "x\\n\\ny" and "x  y" are two of many texts in which the
+pretoken depends on what follows the whitespace.
 """
 
 import unicodedata
@@ -28,10 +28,10 @@ import numpy.typing as npt
 Family = Literal["gpt2", "cl100k", "o200k", "spaces", "unknown"]
 """gpt2: letters are one run. cl100k (also Llama 3, Qwen 2): the same, a leading symbol joins the word.
 o200k: words also end where lower case is followed by upper. spaces: only the space and line rules hold.
-unknown: no place is known to be exact."""
+unknown: no cut is known to be exact."""
 
-# How far the rules look to both sides of the place they judge. Two characters would do, but for o200k,
-# where a run of caseless letters must be followed to its end.
+# How much context the rules need on both sides of a cut. Two characters would do, except for o200k, where a run of
+# caseless letters must be followed to its end.
 CONTEXT_BYTES = 1 << 10
 
 Flags = npt.NDArray[np.bool_]
@@ -49,38 +49,40 @@ _SPACES_TRIED = 64
 
 
 class Cuts:
-    """Finds exact cuts in text that begins at an exact cut or at the start of a document."""
+    """Finds exact cuts in text that starts at an exact cut or with a document."""
 
     def __init__(self, family: Family, vocabulary: Iterable[bytes] | None = None) -> None:
-        """Without a vocabulary, any two bytes may be side by side in a token."""
+        """Without a vocabulary, any two bytes may be adjacent in a token."""
         self.family = family
-        self._side_by_side = _adjacent_pairs(vocabulary)
+        self._adjacent = _adjacent_pairs(vocabulary)
 
     def last(self, data: bytes, low: int, high: int) -> int | None:
-        """The last exact cut found in low < cut < high.
+        """The last exact cut found in low < cut < high; a space is preferred, since it is found fastest.
 
-        At low the text begins, or was cut exactly; what stands before low and after high is context.
+        At low the text starts, or was cut exactly; what is before low and after high is context.
         """
-        if self.family == "unknown":
-            return None
         at = high
-        for _ in range(_SPACES_TRIED):
+        for _ in range(_SPACES_TRIED if self.family != "unknown" else 0):
             at = data.rfind(b" ", low + 1, at)
             if at < 0:
                 break
             if _is_space_cut(data, at):
                 return at
-        for size in (4 << 10, 64 << 10, high - low):
+        return self.nearest(data, high, low)
+
+    def nearest(self, data: bytes, high: int, low: int = 0) -> int | None:
+        """The last of all exact cuts in low < cut < high. At low the text starts, or was cut exactly."""
+        for size in (4 << 10, 64 << 10, high - low) if self.family != "unknown" else ():
             found = self._exact(data, max(low + 1, high - size), high, low)
             if len(found):
                 return int(found[-1])
         return None
 
     def first(self, data: bytes, low: int, high: int, start: int = 0) -> int | None:
-        """The first exact cut in low ≤ cut < high, judged window by window from low on.
+        """The first exact cut in low ≤ cut < high, searched window by window from low on.
 
-        At start the text begins, or was cut exactly. The answer depends on the text from start on alone, as
-        long as CONTEXT_BYTES, or the document's end, follow high.
+        At start the text starts, or was cut exactly. The answer depends only on the text from start on, provided that
+        CONTEXT_BYTES, or the end of the document, follow high.
         """
         if self.family == "unknown":
             return None
@@ -93,16 +95,8 @@ class Cuts:
                 return int(found[0])
         return None
 
-    def nearest(self, data: bytes, high: int) -> int:
-        """The last of all exact cuts below high, or 0, where the text begins."""
-        for size in (4 << 10, 64 << 10, high) if self.family != "unknown" else ():
-            found = self._exact(data, max(1, high - size), high)
-            if len(found):
-                return int(found[-1])
-        return 0
-
     def first_space(self, data: bytes, low: int, high: int) -> int | None:
-        """What first() looks for first, in a window that begins at low: a space that is an exact cut."""
+        """What first() tries first in a window that starts at low: a space that is an exact cut."""
         at = low - 1
         for _ in range(_SPACES_TRIED if self.family != "unknown" else 0):
             at = data.find(b" ", at + 1, high)
@@ -113,7 +107,7 @@ class Cuts:
         return None
 
     def is_line_cut(self, data: bytes, at: int) -> bool:
-        """Whether at, just after a newline, is exact by the line rule."""
+        """Whether a cut at `at`, just after a newline, is exact by the line rule."""
         if self.family == "unknown" or at < 2 or at >= len(data) or data[at] == 0x2F:
             return False
         if data[at - 2] in _PLAIN and data[at] in _PLAIN:
@@ -125,7 +119,7 @@ class Cuts:
         near = low - CONTEXT_BYTES
         found = self._judge(data, low, high, near, start)
         if not len(found) and self.family == "o200k" and near > start:
-            # Only the whole word up to here can tell whether caseless letters may be parted.
+            # Only the whole word up to here shows whether a cut between caseless letters is exact.
             found = self._judge(data, low, high, start, start)
         return found
 
@@ -133,7 +127,7 @@ class Cuts:
         base = max(0, since)
         while base and data[base] & 0xC0 == 0x80:
             base -= 1
-        points, offsets = _code_points(data[base : high + CONTEXT_BYTES])
+        points, offsets = code_points(data[base : high + CONTEXT_BYTES])
         kind = _kinds()[np.minimum(points, _TABLE_SIZE - 1)]
         places = offsets[2:-1] + base
         before, here = kind[1:-2], kind[2:-1]
@@ -152,14 +146,14 @@ class Cuts:
             else:
                 word = letter[1:-2] & letter[2:-1]
             raw = np.frombuffer(data, np.uint8)
-            unmergeable = ~self._side_by_side[raw[places - 1].astype(np.intp) << 8 | raw[places]]
+            unmergeable = ~self._adjacent[raw[places - 1].astype(np.intp) << 8 | raw[places]]
             exact |= letter[1:-2] & (here == _SYMBOL) & (point != 0x27)
             exact |= unmergeable & (word & letter[:-3] | symbol[1:-2] & symbol[2:-1] & symbol[3:])
         return np.asarray(places[exact & (places >= low) & (places < high)], np.int64)
 
 
 def _is_space_cut(data: bytes, at: int) -> bool:
-    """The space rule for the space at position at; the common case costs two look-ups."""
+    """The space rule for the space at `at`; the common case costs two look-ups."""
     if at < 1 or at + 1 >= len(data):
         return False
     if data[at - 1] in _PLAIN and data[at + 1] in _PLAIN:
@@ -190,7 +184,7 @@ def _is_solid(char: bytes) -> bool:
         return False
 
 
-def _code_points(data: bytes) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+def code_points(data: bytes) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
     """Each code point of data and the byte where it starts; a byte that is not UTF-8 becomes a surrogate."""
     text = data.decode("utf-8", "surrogateescape")
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -202,12 +196,11 @@ def _code_points(data: bytes) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.in
 
 
 def _cased_alike(kind: npt.NDArray[np.uint8], start: int) -> Flags:
-    """For o200k: where a word that begins anew goes on as the uncut word would.
+    """For o200k: where a word that starts at a cut continues as the uncut word would.
 
-    Its words are upper* lower+, and caseless letters are in both classes. The uncut word may have passed
-    into its lower half, the new one not: they part ways at the next upper-case letter. So there must be
-    no upper-case letter next, or no lower-case one before, back to where the word begins. At start, which
-    may lie outside, text begins anew.
+    Its words are upper* lower+, and caseless letters are in both classes. The uncut word may already be in its lower
+    half while the new one is not; they diverge at the next upper-case letter. So there must be no upper-case letter
+    next, or no lower-case one before, back to the start of the word. At start, which may lie outside, text starts.
     """
     index = np.arange(len(kind))
     unclear = (kind == _INVALID) | (kind == _UNSURE)
@@ -224,10 +217,10 @@ def _cased_alike(kind: npt.NDArray[np.uint8], start: int) -> Flags:
 
 @lru_cache(maxsize=1)
 def _kinds() -> npt.NDArray[np.uint8]:
-    """The kind of each code point, as far as all engines must agree on it.
+    """The kind of each code point, where all engines must agree on it.
 
-    Engines ship different versions of Unicode. A kind is given only to characters that had it already
-    in Unicode 3.2 and still have it, and to pictographs, which no version makes letters or numbers.
+    Engines ship different versions of Unicode. Only characters that had a kind already in Unicode 3.2 and still have it
+    get one, and pictographs, which no version makes letters or numbers.
     """
     names = {
         "Lo": _OTHER_LETTER,
@@ -254,7 +247,7 @@ def _kinds() -> npt.NDArray[np.uint8]:
 
 
 def _adjacent_pairs(vocabulary: Iterable[bytes] | None) -> Flags:
-    """flags[a << 8 | b]: some token holds byte a directly before byte b."""
+    """flags[a << 8 | b]: some token contains byte a directly before byte b."""
     if vocabulary is None:
         return np.ones(1 << 16, np.bool_)
     flags = np.zeros(1 << 16, np.bool_)

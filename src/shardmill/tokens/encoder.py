@@ -19,12 +19,12 @@ from shardmill.tokens.tokenizer import Tokenizer, read_ranks
 
 _BY_SPEED: tuple[Engine, ...] = ("native", "gigatoken")
 
-# The reference gets long text in spans of this size: a tokenizers Encoding takes 100 times its text.
+# The reference gets long text in spans of this size: an Encoding of the tokenizers library takes 100 times its text.
 _SPAN_BYTES = 64 << 10
 _NEAR_BYTES = 1 << 10
-# Below this much input the reference is done before the guard's table would be computed.
+# With less input than this, the reference is done before a sweep for the guard would be.
 _TOO_SMALL_TO_SWEEP = 32 << 20
-# Only one thread at a time runs the reference on a long span without a cut: 48 MiB for each MiB of it.
+# Only one thread at a time runs the reference on a long span without a cut, which takes 48 times its size.
 _long_span = threading.Lock()
 
 
@@ -36,9 +36,9 @@ class Engines:
     reference: Reference
     guard: Guard | None = None
     native: Native | None = None
-    """The fast engine when it is ours, which encodes for all threads at once."""
+    """The fast engine if it is the native one, which encodes for all threads at once."""
     note: str | None = None
-    """Why no fast engine is used, when one might have been expected."""
+    """Why no fast engine is used, if one might have been expected."""
 
     @property
     def name(self) -> str:
@@ -50,27 +50,20 @@ class Engines:
 def choose_engines(tokenizer: Tokenizer, engine: Engine, input_bytes: int, cache: Path) -> Engines:
     """The fastest engine that is exact for this tokenizer, or the one asked for."""
     try:
-        return _choose(tokenizer, engine, input_bytes, cache)
+        reference, why = load_reference(tokenizer), None
+        for fast in {"reference": (), "auto": _BY_SPEED}.get(engine, (engine,)):
+            may_sweep = engine != "auto" or input_bytes >= _TOO_SMALL_TO_SWEEP
+            found = _engines_with(fast, tokenizer, reference, cache, may_sweep=may_sweep)
+            if isinstance(found, Engines):
+                return found
+            why = found
     finally:
         read_ranks.cache_clear()  # 8 MiB for GPT-2, four times that for o200k
-
-
-def _choose(tokenizer: Tokenizer, engine: Engine, input_bytes: int, cache: Path) -> Engines:
-    reference = load_reference(tokenizer)
-    if engine == "reference":
-        return Engines(tokenizer=tokenizer, reference=reference)
-    small = engine == "auto" and input_bytes < _TOO_SMALL_TO_SWEEP
-    why = ""
-    for fast in _BY_SPEED if engine == "auto" else (engine,):
-        found = _engines_with(fast, tokenizer, reference, cache, may_sweep=not small)
-        if isinstance(found, Engines):
-            return found
-        why = found
-    if engine != "auto":
+    if why is not None and engine != "auto":
         raise UsageError(
             f"--engine {engine}: tokenizer {show(tokenizer.name)} cannot run on it, since {why}; use --engine auto"
         )
-    note = f"{tokenizer.name} runs on {reference.version}, which is slower: {why}"
+    note = None if why is None else f"{tokenizer.name} runs on {reference.version}, which is slower: {why}"
     return Engines(tokenizer=tokenizer, reference=reference, note=note)
 
 
@@ -79,19 +72,18 @@ def _engines_with(
 ) -> Engines | str:
     """A fast engine and its guard, or why it cannot be used."""
     ours = fast == "native"
-    why = native.why_not(tokenizer) if ours else gigatoken.why_not(tokenizer)
-    if why is not None:
+    if (why := native.why_not(tokenizer) if ours else gigatoken.why_not(tokenizer)) is not None:
         return why
     key = guard.table_key(native.version() if ours else gigatoken.version(), tokenizer, reference)
-    if not may_sweep and not guard.is_ready(key, cache):
-        return "the input is small, and comparing the engines first would take longer"
     try:
         shared = Native(tokenizer) if ours else None
-        found = guard.load_guard(key, lambda: shared or Gigatoken(tokenizer), reference, cache)
+        found = guard.load_guard(key, lambda: shared or Gigatoken(tokenizer), reference, cache, may_sweep=may_sweep)
     except ShardmillError as e:
         return str(e)
     except Exception as e:  # gigatoken's loader raises many kinds
         return f"{fast} cannot load it: {e}"
+    if found is None:
+        return "the input is small, and comparing the engines first would take longer"
     return Engines(tokenizer=tokenizer, reference=reference, guard=found, native=shared)
 
 
@@ -104,7 +96,7 @@ class Encoder:
         self.bytes_since_renewal = 0
 
     def encode(self, pieces: list[bytes], *, suspicious: bool) -> tuple[Ids, TokenCounts]:
-        """The ids of all pieces in a row, and how many each has. Unless suspicious, no piece holds a guarded character."""
+        """The ids of all pieces in sequence, and how many each has. Unless suspicious, no piece has a guarded character."""
         self.bytes_since_renewal += sum(map(len, pieces))
         if self._fast is None:
             return _join([self._by_reference(piece) for piece in pieces])
@@ -113,13 +105,13 @@ class Encoder:
         return _join([self._by_both(piece) for piece in pieces])
 
     def renew(self) -> None:
-        """Forget every word seen, and so give back the memory of gigatoken's cache. Our own engine's is fixed."""
+        """Drop gigatoken's cache of words and its memory. The native engine's is fixed."""
         self._fast = None
         self._fast = _fast(self._engines)
         self.bytes_since_renewal = 0
 
     def _by_both(self, piece: bytes) -> Ids:
-        """The fast engine for all but the spans, from exact cut to exact cut, that hold a guarded character."""
+        """The fast engine for everything except the spans with a guarded character."""
         assert self._fast is not None
         done: list[Ids] = []
         at = 0
@@ -135,26 +127,19 @@ class Encoder:
         assert self._engines.guard is not None
         cuts = self._engines.tokenizer.cuts
         spans: list[tuple[int, int]] = []
-        found = self._engines.guard.find(piece)
-        for first, last in _neighbours(found):
+        for first, last in _groups(self._engines.guard.find(piece)):
             low = spans[-1][1] if spans else 0
             if last < low:
                 continue
-            start = cuts.last(piece, low, first) if first > low else None
-            end = cuts.first(piece, last + 1, len(piece))
-            spans.append((low if start is None else start, len(piece) if end is None else end))
+            start = cuts.last(piece, low, first) or low
+            spans.append((start, cuts.first(piece, last + 1, len(piece)) or len(piece)))
         return spans
 
     def _by_reference(self, piece: bytes) -> Ids:
         spans: list[Ids] = []
         at = 0
         while at < len(piece):
-            cut = (
-                self._engines.tokenizer.cuts.first(piece, at + _SPAN_BYTES, len(piece))
-                if len(piece) - at > _SPAN_BYTES
-                else None
-            )
-            end = len(piece) if cut is None else cut
+            end = self._engines.tokenizer.cuts.first(piece, at + _SPAN_BYTES, len(piece)) or len(piece)
             spans.append(reference_ids(self._engines.reference, piece[at:end]))
             at = end
         return np.concatenate(spans) if spans else np.empty(0, np.uint32)
@@ -166,16 +151,15 @@ def _fast(engines: Engines) -> Fast | None:
     return engines.native or Gigatoken(engines.tokenizer)
 
 
-def _neighbours(places: list[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each group of places with small gaps; in a text full of them, a span for each would be slow."""
-    first = last = -1
-    for place in places:
-        if first >= 0 and (place - last > _NEAR_BYTES or place - first > _SPAN_BYTES):
+def _groups(offsets: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each group of offsets with small gaps; in a text full of them, a span for each would be slow."""
+    first = last = offsets[0] if offsets else 0
+    for offset in offsets:
+        if offset - last > _NEAR_BYTES or offset - first > _SPAN_BYTES:
             yield first, last
-            first = place
-        first = place if first < 0 else first
-        last = place
-    if first >= 0:
+            first = offset
+        last = offset
+    if offsets:
         yield first, last
 
 

@@ -1,7 +1,7 @@
 """The parts of a tokenizer.json → the cut rules that hold for it: known by its pattern, or found by trial.
 
-The model encodes each pretoken by itself, whatever its kind. So a cut that no pretoken crosses changes no
-token, and whether one does is told by the normalizer and the pre-tokenizer alone, without the vocabulary.
+Every model encodes each pretoken separately. So a cut that no pretoken crosses changes no token, and whether one does
+depends on the normalizer and the pre-tokenizer alone, not on the vocabulary.
 """
 
 import json
@@ -16,7 +16,7 @@ from shardmill.errors import UsageError
 from shardmill.tokens.cuts import Family
 
 Step = dict[str, Any]
-BUILT_IN = "the pattern of GPT-2, which ByteLevel has built in"
+BUILT_IN = "the pattern of GPT-2, which is built into ByteLevel"
 
 _GPT2 = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CL100K = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -29,8 +29,8 @@ _O200K = (
 _FAMILIES: dict[str, Family] = {BUILT_IN: "gpt2", _GPT2: "gpt2", _CL100K: "cl100k", _O200K: "o200k"}
 
 _CONTRACTIONS = r"'s\|'t\|'re\|'ve\|'m\|'ll\|'d"
-# What the rules for cuts do not depend on, and how it is written: contractions, which no rule cuts near; possessive
-# quantifiers (of which Oniguruma reads {1,3}+ as a run); how many digits go together, since none are parted; an
+# Spellings that make no difference to the cut rules: contractions, which no rule cuts near; possessive quantifiers
+# (of which Oniguruma reads {1,3}+ as a run); how many digits form a group, since no rule cuts between them; an
 # alternative for whitespace at the end of the text; one newline or all, since \s* takes all but one already.
 _SPELLINGS = (
     (re.compile(rf"\(\?i?:{_CONTRACTIONS}\)\?"), ""),
@@ -42,9 +42,9 @@ _SPELLINGS = (
     (re.compile(r"\|\\s$"), r"|\\s+"),
 )
 
-# The rules for spaces and lines hold for a pattern of this shape. Each alternative is either whitespace, or characters
-# that are not, with one that may be a space before them and newlines after them: so what matches holds a space at its
-# beginning only, and nothing behind a newline. None looks to the side, but for whitespace at what follows it.
+# The space and line rules hold for a pattern of this shape: each alternative is either whitespace, or characters that
+# are not, with an optional space before and newlines after. So a match has a space only at its start, and nothing after
+# a newline. None looks around, except that whitespace looks at what follows it.
 _PROPERTY = r"\\p\{(?:[LMNPS][a-z]?|Han|Hiragana|Katakana|Hangul)\}"
 _ITEM = rf"(?:{_PROPERTY}|\\[dw]|\\[^\w\s]|[^\[\]\\\s\x00-\x1f])"
 _NOT_SPACE = "|".join(
@@ -60,10 +60,10 @@ _WORD = rf"(?:\ \?|\[\^\\r\\n(?:{_ITEM}|\\s)*\]\??)?(?:(?:{_NOT_SPACE}){_COUNT})
 _WHITE = rf"(?:(?:\\s|\[(?:\\r|\\n)+\]){_COUNT})+(?:\(\?!\\S\))?"
 _ALTERNATIVE = re.compile(rf"(?:{_WORD}|{_WHITE})(?:\||$)")
 
-# These change each character by itself, or with the marks after it, which a space or newline never joins.
+# These change each character separately, or with the marks that follow it, which a space or newline never joins.
 _NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer")
 
-# Every class of characters that a pattern can name, in several scripts, and what normalizers turn into something else.
+# Every class of characters that a pattern can name, in several scripts, and what normalizers change.
 _CHARACTERS = (
     *"aZßΣя中あ한اกक",
     *"ʰǅªﬁÅ…ﷺ\ufc5e\u00a8",
@@ -77,7 +77,7 @@ _RUN = 64
 _PIECES_AT_ONCE = 48
 _RANDOM_WORDS = 1500
 _MOST_WRITTEN = 2 << 10
-# Of this thread. The trial takes a tenth of a second; Oniguruma gives up each match after ten million steps back.
+# CPU time. The trial takes a tenth of a second; Oniguruma gives up on a match after ten million backtracks.
 _TRIAL_SECONDS = 5.0
 
 
@@ -88,17 +88,18 @@ def family_of(config: dict[str, Any], path: str) -> Family:
     pattern = pattern_of(config)
     family = _FAMILIES.get(_canonical(pattern)) if pattern else None
     if family is not None and all(step["type"] == "NFC" for step in normalizers):
-        # Letters beside a cut might have been composed into one; a space or newline never is.
+        # Letters next to a cut might be composed into one; a space or newline never is.
         return "spaces" if normalizers else family
-    local = all(map(_is_local, steps)) and any(map(_parts_at_whitespace, steps))
+    splits = [_locality(step) for step in steps]
+    local = all(alike for alike, _ in splits) and any(parts for _, parts in splits)
     local &= all(step["type"] in _NORMALIZERS for step in normalizers)
     written = "".join(_strings([*steps, *normalizers]))
-    # A pattern that is not known is tried even where that cannot help: it may be one that fails on every text.
+    # An unknown pattern is tried even where that cannot help: it may fail on every text.
     return "spaces" if (local or written) and _holds(config, written, path) and local else "unknown"
 
 
 def pattern_of(config: dict[str, Any]) -> str | None:
-    """The pattern of a byte-level pre-tokenizer that has one and nothing else; None for any other."""
+    """The pattern of a byte-level pre-tokenizer that consists of nothing else; None for any other."""
     match _flat(config.get("pre_tokenizer"), "pretokenizers"):
         case [{"type": "ByteLevel", "add_prefix_space": False, **rest}] if rest.get("use_regex", True):
             return BUILT_IN
@@ -106,7 +107,7 @@ def pattern_of(config: dict[str, Any]) -> str | None:
             {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": behavior, "invert": invert},
             {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
         ] if (behavior, invert) in (("Isolated", False), ("Removed", True)):
-            # To remove what does not match is to isolate what does, where, as here, nothing is left between.
+            # Removing what does not match isolates what does, since, as here, nothing is left in between.
             return pattern
         case _:
             return None
@@ -120,42 +121,37 @@ def _canonical(pattern: str) -> str:
 
 
 def _flat(step: Any, inner: str) -> list[Step]:
-    """The steps of a Sequence, and of those in it, in order."""
+    """The steps of a Sequence and of those nested in it, in order."""
     if step is None:
         return []
     return [last for each in step[inner] for last in _flat(each, inner)] if step["type"] == "Sequence" else [step]
 
 
-def _is_local(step: Step) -> bool:
-    """Whether a step splits text that was cut at a space or line as it does the whole, but for what reaches over the cut."""
+def _locality(step: Step) -> tuple[bool, bool]:
+    """Whether a step splits text that was cut at a space or line as it splits the whole, except for pieces across the
+    cut; and whether it has no such pieces, so that no later step has any."""
     match step:
-        case {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated" | "Removed"}:
-            return len(pattern) <= _MOST_WRITTEN and not _ALTERNATIVE.sub("", _canonical(pattern))
-        case {"type": kind}:
-            return kind in ("ByteLevel", "BertPreTokenizer", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit")
-    return False
-
-
-def _parts_at_whitespace(step: Step) -> bool:
-    """Whether no piece of a local step reaches over a space or line: after one that does so, none does."""
-    match step:
-        case {"type": "Split", "pattern": {"Regex": str(pattern)}}:
-            return _canonical(pattern).endswith(r"|\s+")
-        case {"type": kind}:
-            built_in = kind == "ByteLevel" and step.get("use_regex", True)
-            return built_in or kind in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
-    return False
+        case {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated" | "Removed"} if (
+            len(pattern) <= _MOST_WRITTEN
+        ):
+            canonical = _canonical(pattern)
+            return not _ALTERNATIVE.sub("", canonical), canonical.endswith(r"|\s+")
+        case {"type": "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit"}:
+            return True, True
+        case {"type": "ByteLevel" | "Digits" | "Punctuation" as kind}:
+            return True, kind == "ByteLevel" and bool(step.get("use_regex", True))
+    return False, False
 
 
 def _strings(steps: list[Step]) -> Iterator[str]:
-    """What is written in the patterns."""
+    """The text of the patterns."""
     for step in steps:
         if isinstance(pattern := step.get("pattern"), dict):
             yield from map(str, pattern.values())
 
 
 def _holds(config: dict[str, Any], written: str, path: str) -> bool:
-    """Whether the rules for spaces and lines hold in every trial."""
+    """Whether the space and line rules hold in every trial."""
     try:
         pretokens = _pretokenizer(config)
         begun = time.thread_time()
@@ -163,23 +159,23 @@ def _holds(config: dict[str, Any], written: str, path: str) -> bool:
             if pretokens("".join(pieces)) != [token for piece in pieces for token in pretokens(piece)]:
                 return False
             if time.thread_time() - begun > _TRIAL_SECONDS:
-                raise TimeoutError("its pattern takes longer than any text would be worth")
+                raise TimeoutError("its pattern is too slow")
     except BaseException as e:
         if not (isinstance(e, Exception) or is_panic(e)):
             raise
         raise UsageError(
-            f"{path}: the tokenizers library cannot split text with it ({e}); mend its pre_tokenizer or normalizer"
+            f"{path}: the tokenizers library cannot split text with it ({e}); fix its pre_tokenizer or normalizer"
         ) from e
     return True
 
 
 def is_panic(e: BaseException) -> bool:
-    """Whether the library's Rust panicked, which is no Exception; a pattern that tracks back too far does it."""
+    """Whether the library's Rust code panicked, which is no Exception; a pattern that backtracks too far does it."""
     return type(e).__name__ == "PanicException"
 
 
 def _pretokenizer(config: dict[str, Any]) -> Callable[[str], list[str]]:
-    """What splits text as this tokenizer.json does, without its vocabulary, which may take seconds to load."""
+    """A function that splits text as this tokenizer.json does, without its vocabulary, which may take seconds to load."""
     import tokenizers
 
     nothing = {"type": "WordLevel", "vocab": {}, "unk_token": "?"}
@@ -191,7 +187,7 @@ def _pretokenizer(config: dict[str, Any]) -> Callable[[str], list[str]]:
 
 
 def _trials(written: str) -> Iterator[list[str]]:
-    """Texts, each as the pieces that the rules for spaces and lines would cut it to. Those that are hard on patterns first."""
+    """Texts, each as the pieces into which the space and line rules would cut it. Those that are hard on patterns first."""
     for character in sorted({*"a1! \n", *written[:_MOST_WRITTEN]}):
         yield [character * _RUN]
     pieces = _pieces()
@@ -201,7 +197,7 @@ def _trials(written: str) -> Iterator[list[str]]:
 
 @lru_cache(maxsize=1)
 def _pieces() -> list[str]:
-    """Words of two characters, so that each stands before and after each across a space and a newline; then any words."""
+    """Two-character words, so that every character precedes every other across a space and a newline; then random words."""
     pairs = [(x, separator, y) for separator in " \n" for x in _CHARACTERS for y in _CHARACTERS]
     chance = random.Random(0)
     for _ in range(_RANDOM_WORDS):

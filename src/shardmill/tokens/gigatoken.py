@@ -1,4 +1,4 @@
-"""The fast engine for most tokenizers: gigatoken, used only in the ways that keep it exact and let other threads run."""
+"""The fast engine for most tokenizers: gigatoken, used only in ways that are exact and release the GIL."""
 
 import json
 from importlib import metadata
@@ -10,8 +10,8 @@ from shardmill.tokens.tokenizer import Tokenizer
 
 _PRETOKENIZERS = {"r50k_base": "gpt2", "cl100k_base": "cl100k", "o200k_base": "o200k"}
 
-# Up to here each piece gets a call that gives a numpy array; the call for many gives an awkward array, which
-# costs 150 µs and, the first time, the import of awkward: 0.2 s and 15 MiB.
+# Up to here, each piece gets its own call, which returns a numpy array; the call for many returns an awkward array,
+# which costs 150 µs and, the first time, the import of awkward: 0.2 s and 15 MiB.
 FEW_PIECES = 8
 
 
@@ -20,17 +20,17 @@ def version() -> str:
 
 
 def why_not(tokenizer: Tokenizer) -> str | None:
-    """Why it cannot run a tokenizer, as far as is known without trying; None if it can."""
-    return None if tokenizer.plain else "it is not a plain byte-level BPE with a pattern that is known to be safe"
+    """Why it cannot run a tokenizer, as far as can be told without trying; None if it can."""
+    return None if tokenizer.plain else "it is not a plain byte-level BPE with a known pattern"
 
 
 class Gigatoken:
-    """One engine for one thread. Its cache of words grows with every new word: drop it and make another."""
+    """One engine for one thread. Its cache grows with every new word; make a new engine to drop it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         import gigatoken
 
-        # Special tokens are left out, or a literal "<|endoftext|>" in the text would become the special id.
+        # Without special tokens: a literal "<|endoftext|>" in the text must not become the special id.
         if tokenizer.kind == "tiktoken":
             self._tokenizer = gigatoken.Tokenizer.from_tiktoken(
                 tokenizer.source, pretokenizer=_PRETOKENIZERS[tokenizer.name]
@@ -44,7 +44,7 @@ class Gigatoken:
             self._tokenizer = gigatoken.Tokenizer.from_json(text)
 
     def encode(self, pieces: list[bytes]) -> tuple[Ids, TokenCounts]:
-        """The ids of all pieces in a row, and how many each has."""
+        """The ids of all pieces in sequence, and how many each has."""
         # encode() would hold the GIL; parallel=True would start threads of its own.
         if len(pieces) <= FEW_PIECES:
             rows = [self._tokenizer.encode_batch_padded([piece], 0, parallel=False)[0][0] for piece in pieces]

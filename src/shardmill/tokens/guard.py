@@ -1,15 +1,14 @@
 """The code points on which a fast engine and the reference disagree, and where they occur in a text.
 
-The engines ship different versions of Unicode, so they see other classes in the newest characters, and
-split words there in other places. The table is found by trying every code point in many contexts on both
-engines. It depends on both versions: the one for the pinned versions ships with the package, any other
-is computed once and kept in the user's cache folder.
+The engines ship different versions of Unicode, so they classify the newest characters differently and split words
+there in different places. A sweep tries every code point in many contexts on both engines. Its table depends on both
+versions: the one for the pinned versions ships with the package, any other is computed once and cached.
 """
 
+import contextlib
 import hashlib
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -18,15 +17,16 @@ import numpy as np
 
 from shardmill.errors import ShardmillError
 from shardmill.io import storage
+from shardmill.tokens.cuts import code_points
 from shardmill.tokens.reference import Fast, Reference
 from shardmill.tokens.tokenizer import Tokenizer
 
 TABLE_FORMAT = 1
 SHIPPED = "guard.json"
-# Above this share of code points the engines differ in more than their version of Unicode.
+# Above this share of code points, the engines differ in more than their version of Unicode.
 _MAX_SHARE = 0.02
 
-# Contexts in which a letter, number, mark, symbol, space or case of its own shows in the tokens.
+# Contexts in which the class of a character (letter, number, mark, symbol, space, case) shows in the tokens.
 _BEFORE = ("", " ", "  ", "1", "!", "\n", "'", "A")
 _AFTER = ("", "'s", "'S", "a", "A", "1", "!", "\n\n", "  a", "/")
 _CONTEXTS = tuple(
@@ -39,9 +39,9 @@ _CONTEXTS = tuple(
     )
 )
 _CHUNK = 256
-# More lead bytes than this in a text, and one pass of a pattern is faster than looking at each.
+# With more lead bytes than this in a text, decoding all of it is faster than looking at each.
 _FEW = 500
-# Planes 4 to 13 are unassigned and 15 and 16 private in every version: one code point in 61 stands for its chunk.
+# Planes 4 to 13 are unassigned, and 15 and 16 private, in every version: one code point in 61 stands for its chunk.
 _DENSE_END = 0x40000
 _SPARSE_STEP = 61
 
@@ -49,17 +49,18 @@ _SPARSE_STEP = 61
 class Guard:
     """Finds the characters of a table in UTF-8 text."""
 
-    def __init__(self, code_points: frozenset[int]) -> None:
-        self.code_points = code_points
-        self._characters = frozenset(chr(point).encode() for point in code_points)
+    def __init__(self, points: frozenset[int]) -> None:
+        self.code_points = points
+        self._characters = frozenset(chr(point).encode() for point in points)
         self._leads = sorted({character[0] for character in self._characters})
-        self._pattern = re.compile(b"|".join(map(_any_of, _grouped(self._characters))) or b"(?!)")
+        self._is_guarded = np.zeros(0x110000 if points else 0, np.bool_)
+        self._is_guarded[list(points)] = True
 
     def find(self, text: bytes) -> list[int]:
-        """Where the characters of the table begin in text."""
+        """Where the characters of the table start in text."""
         found: list[int] = []
         for lead in self._leads:
-            # Most text has few of the lead bytes, and looking for one byte runs at memory speed.
+            # Most text has few of the lead bytes, and searching for one byte runs at memory speed.
             size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
             at = text.find(lead)
             for _ in range(_FEW):
@@ -69,37 +70,29 @@ class Guard:
                     found.append(at)
                 at = text.find(lead, at + 1)
             else:
-                return [match.start() for match in self._pattern.finditer(text)]
+                points, offsets = code_points(text)
+                return [int(offset) for offset in offsets[self._is_guarded[points]]]
         return sorted(found)
 
 
-def load_guard(key: str, make: Callable[[], Fast], reference: Reference, cache: Path) -> Guard:
-    """The guard for what table_key tells: shipped, cached, or computed now, with an engine that is made for it."""
-    shipped = json.loads((resources.files("shardmill.tokens") / SHIPPED).read_text())
-    if key in shipped["tables"]:
-        return Guard(_from_ranges(shipped["tables"][key]))
+def load_guard(
+    key: str, make: Callable[[], Fast], reference: Reference, cache: Path, *, may_sweep: bool = True
+) -> Guard | None:
+    """The guard for a table_key: shipped, cached, or found by a sweep with a new engine; None if that is not allowed."""
+    shipped = json.loads((resources.files("shardmill.tokens") / SHIPPED).read_text())["tables"]
     file = cache / f"guard-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
-    cached = _read_cached(file, key)
-    if cached is None:
-        cached = find_disagreements(make(), reference)
-        content = {"format": TABLE_FORMAT, "key": key, "ranges": to_ranges(cached)}
-        try:
+    points = _from_ranges(shipped[key]) if key in shipped else _read_cached(file, key)
+    if points is None and not may_sweep:
+        return None
+    if points is None:
+        points = find_disagreements(make(), reference)
+        content = {"format": TABLE_FORMAT, "key": key, "ranges": to_ranges(points)}
+        with contextlib.suppress(ShardmillError):  # a cache that cannot be written costs time, never the job
             storage.make_folder(cache)
             storage.write_whole(file, json.dumps(content, sort_keys=True).encode() + b"\n")
-        except ShardmillError:
-            pass  # a cache that cannot be written costs time, never the job
-    if len(cached) > _MAX_SHARE * 0x110000:
-        raise ShardmillError(f"the fast engine differs from {reference.version} on {len(cached):,} code points")
-    return Guard(cached)
-
-
-def is_ready(key: str, cache: Path) -> bool:
-    """Whether load_guard answers at once."""
-    shipped = json.loads((resources.files("shardmill.tokens") / SHIPPED).read_text())
-    return (
-        key in shipped["tables"]
-        or _read_cached(cache / f"guard-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json", key) is not None
-    )
+    if len(points) > _MAX_SHARE * 0x110000:
+        raise ShardmillError(f"the fast engine differs from {reference.version} on {len(points):,} code points")
+    return Guard(points)
 
 
 def table_key(engine: str, tokenizer: Tokenizer, reference: Reference) -> str:
@@ -165,17 +158,3 @@ def _read_cached(file: Path, key: str) -> frozenset[int] | None:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return None
-
-
-def _grouped(characters: Iterable[bytes]) -> list[list[bytes]]:
-    """Characters that differ only in their last byte, together."""
-    by_prefix: dict[bytes, list[bytes]] = {}
-    for character in sorted(characters):
-        by_prefix.setdefault(character[:-1], []).append(character)
-    return list(by_prefix.values())
-
-
-def _any_of(characters: list[bytes]) -> bytes:
-    return (
-        re.escape(characters[0][:-1]) + b"[" + b"".join(b"\\x%02x" % character[-1] for character in characters) + b"]"
-    )

@@ -1,4 +1,4 @@
-"""Our own engine: the library that native/ is compiled to, for the vocabularies it knows."""
+"""The native engine: a custom SIMD tokenizer for GPT-2, compiled from native/."""
 
 import json
 import weakref
@@ -15,7 +15,7 @@ from shardmill.system import compiled
 from shardmill.tokens.reference import Ids, TokenCounts
 from shardmill.tokens.tokenizer import Tokenizer, read_ranks
 
-# Goes up with every change that could change a token; the library tells its own.
+# Goes up with every change that could change a token; the compiled library has one too.
 VERSION = 1
 
 _FOLDER = Path(str(resources.files("shardmill"))) / "tokens"
@@ -30,14 +30,14 @@ def version() -> str:
 def why_not(tokenizer: Tokenizer) -> str | None:
     """Why this engine cannot run a tokenizer; None if it can."""
     if tokenizer.kind != "tiktoken" or tokenizer.family != "gpt2":
-        return "the native engine knows only GPT-2's own vocabulary"
+        return "the native engine supports only GPT-2's own vocabulary"
     if _library() is None:
-        return "the native engine was not compiled when shardmill was installed; install a C compiler, then shardmill again"
+        return "the native engine was not compiled when shardmill was installed; install a C compiler, then reinstall shardmill"
     return None
 
 
 class Native:
-    """One engine for any number of threads, which learn words for each other. Its memory is fixed."""
+    """One engine for any number of threads, which share its cache of words. Its memory is fixed."""
 
     def __init__(self, tokenizer: Tokenizer, *, portable: bool = False) -> None:
         library = _library()
@@ -50,12 +50,12 @@ class Native:
         self._library = library
         self._engine = library.engine_new(b"".join(tokens), offsets.ctypes, len(tokens), classes.ctypes, portable)
         if not self._engine:
-            raise ShardmillError("there is no memory for the native engine, or the vocabulary is not for it")
+            raise ShardmillError("out of memory for the native engine, or it does not support this vocabulary")
         weakref.finalize(self, library.engine_free, self._engine)
         self._dtype = np.dtype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32)
 
     def encode(self, pieces: list[bytes]) -> tuple[Ids, TokenCounts]:
-        """The ids of all pieces in a row, and how many each has."""
+        """The ids of all pieces in sequence, and how many each has."""
         count = len(pieces)
         sizes = np.fromiter(map(len, pieces), np.int64, count)
         ids = np.empty(int(sizes.sum()) + _SLACK_IDS, self._dtype)
@@ -63,7 +63,7 @@ class Native:
         texts = (c_char_p * count)(*pieces)
         total = self._library.engine_encode(self._engine, texts, sizes.ctypes, count, ids.ctypes, counts.ctypes)
         if total < 0:
-            raise MemoryError("the native engine needs more memory for a word of this length than there is")
+            raise MemoryError("out of memory: the native engine cannot encode a word of this length")
         return ids[:total], counts
 
     @property
@@ -72,7 +72,7 @@ class Native:
 
 
 def _classes() -> npt.NDArray[np.uint8]:
-    """The class of each code point, as tools/make_classes.py found it."""
+    """The class of each code point, as tools/make_classes.py determined it."""
     runs = np.array(json.loads((_FOLDER / "classes.json").read_bytes())["runs"], np.int64)
     return np.repeat(runs[:, 1].astype(np.uint8), np.diff(np.append(runs[:, 0], 0x110000)))
 

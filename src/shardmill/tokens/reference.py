@@ -1,4 +1,4 @@
-"""The reference engines, whose tokens are the truth: tiktoken for its encodings, tokenizers for a tokenizer.json."""
+"""The reference engines, which define the tokens: tiktoken for its encodings, tokenizers for a tokenizer.json."""
 
 from importlib import metadata
 from typing import Any, Protocol
@@ -16,10 +16,10 @@ TokenCounts = npt.NDArray[np.int64]
 
 
 class Fast(Protocol):
-    """A fast engine: the same ids as the reference, the guarded characters aside."""
+    """A fast engine: the same ids as the reference, except for guarded characters."""
 
     def encode(self, pieces: list[bytes]) -> tuple[Ids, TokenCounts]:
-        """The ids of all pieces in a row, and how many each has."""
+        """The ids of all pieces in sequence, and how many each has."""
 
 
 class Reference(Protocol):
@@ -29,7 +29,7 @@ class Reference(Protocol):
         """The ids of one document or span of valid UTF-8; special tokens written in it are ordinary text."""
 
     def decode(self, ids: list[int]) -> bytes:
-        """The text of some tokens, special ones by their names; at its ends it may not be whole characters."""
+        """The text of some tokens, special ones by their names; it may start or end within a character."""
 
 
 def load_reference(tokenizer: Tokenizer) -> Reference:
@@ -50,7 +50,7 @@ class TiktokenReference:
         )
 
     def encode(self, text: bytes) -> Ids:
-        # Equal to encode_ordinary, without a Python int of 28 bytes for each token.
+        # Like encode_ordinary, without a Python int of 28 bytes for each token.
         return np.asarray(self._encoding.encode_to_numpy(text.decode(), disallowed_special=()), np.uint32)
 
     def decode(self, ids: list[int]) -> bytes:
@@ -90,10 +90,10 @@ class TokenizersReference:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False)).encode()
 
     def _check_ids(self, tokenizer: Tokenizer) -> None:
-        """The library gives added tokens its own ids where those in the file do not follow the vocabulary."""
+        """The library assigns its own ids to added tokens if those in the file do not follow the vocabulary."""
         theirs = {token.content: number for number, token in self._tokenizer.get_added_tokens_decoder().items()}
         for name, number in theirs.items():
             if number >= tokenizer.size or number != tokenizer.specials.get(name, number):
                 raise UsageError(
-                    f"{show(tokenizer.source)}: the tokenizers library gives the token {show(name)} the id {number:,}, and not the one in the file; load and save it with that library"
+                    f"{show(tokenizer.source)}: the tokenizers library gives the token {show(name)} the id {number:,}, not the one in the file; load and save it with that library"
                 )

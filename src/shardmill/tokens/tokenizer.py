@@ -4,6 +4,8 @@ import base64
 import dataclasses
 import hashlib
 import json
+import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
@@ -23,7 +25,7 @@ ALIASES = {"gpt2": "r50k_base", "r50k": "r50k_base", "cl100k": "cl100k_base", "o
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
-    """One of OpenAI's published encodings; the vocabulary ships with this package."""
+    """One of OpenAI's published encodings, whose vocabulary ships with this package."""
 
     family: Family
     pattern: str
@@ -69,7 +71,7 @@ ENCODINGS = {
     ),
 }
 
-# Names that end-of-text tokens have in the wild. Two of them in one tokenizer are ambiguous: then the user decides.
+# Names of end-of-text tokens in the wild. Two of them in one tokenizer are ambiguous: then the user decides.
 _EOT_NAMES = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -80,15 +82,15 @@ _EOT_NAMES = (
     "<|endofdocument|>",
 )
 
-# Patterns that gigatoken knows by their spelling, as Llama 3, Qwen 2 and their kin, and o200k ship them.
+# Patterns that gigatoken recognizes by their spelling, as Llama 3, Qwen 2 and their kin, and o200k ship them.
 _LLAMA3 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 _FAST = (BUILT_IN, _LLAMA3, _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"), ENCODINGS["o200k_base"].pattern)
-# With one of these in the model, its tokens are not the bytes that the vocabulary spells.
+# If the model sets one of these, its tokens are not the bytes that the vocabulary spells.
 _ODD_KEYS = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")
 _MOST_ID = 1 << 24
-# The largest that people use, of 262,144 tokens, has 33 MB.
+# The largest in use, with 262,144 tokens, has 33 MB.
 _MOST_FILE_BYTES = 256 << 20
-# What loading takes, here and in the tokenizers library: the text, of up to four bytes a letter, and
+# The memory that loading takes, here and in the tokenizers library: the text, at up to four bytes a character, and
 # for each comma, which stands for a token or half a merge, 140 to 250 bytes; with gigatoken up to 560.
 _BYTES_PER_BYTE, _BYTES_PER_ENTRY, _FAST_BYTES_PER_ENTRY = 4, 256, 600
 _BEFORE_LOADING = 64 << 20
@@ -96,7 +98,7 @@ _BEFORE_LOADING = 64 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokenizer:
-    """What a tokenizer is. Two with the same digest give the same tokens for every text."""
+    """A tokenizer, whichever engine runs it. Two with the same digest give the same tokens for every text."""
 
     name: str
     kind: Literal["tiktoken", "huggingface"]
@@ -108,15 +110,15 @@ class Tokenizer:
     family: Family
     cuts: Cuts
     plain: bool
-    """Byte-level BPE with a known pattern and nothing else: the fast engine may run it."""
+    """Byte-level BPE with a known pattern and nothing else, which the fast engine may run."""
     token_bytes: npt.NDArray[np.uint16] = field(repr=False, compare=False)
-    """How many bytes of text each id of a plain one stands for; 0 for special tokens."""
+    """How many bytes of text each id stands for, if plain; 0 for special tokens."""
 
 
-def load(name: str, most_bytes: int | None = None) -> Tokenizer:
-    """The tokenizer that a name, a path to a tokenizer.json (or its folder) or a hub id means.
+def load(name: str, most_bytes: float = math.inf) -> Tokenizer:
+    """The tokenizer of this name, from a tokenizer.json (or its folder) at this path, or with this hub id.
 
-    One that would take more memory than most_bytes is refused before it is loaded.
+    One whose loading would take more than most_bytes of memory is refused first.
     """
     encoding = ALIASES.get(name, name)
     if encoding in ENCODINGS:
@@ -128,14 +130,14 @@ def load(name: str, most_bytes: int | None = None) -> Tokenizer:
         return _load_json(name, path, most_bytes)
     if path.suffix == ".json" or name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise UsageError(
-            f"tokenizer {show(name)}: neither a known name ({', '.join(['gpt2', *ENCODINGS])}) nor an existing tokenizer.json nor a hub id like openai-community/gpt2"
+            f"tokenizer {show(name)}: not a known name ({', '.join(['gpt2', *ENCODINGS])}), an existing tokenizer.json or a hub id like openai-community/gpt2"
         )
     return _load_json(name, _download(name), most_bytes)
 
 
 @lru_cache(maxsize=1)
 def read_ranks(encoding: str) -> dict[bytes, int]:
-    """The vocabulary of one of OpenAI's encodings: each token's bytes and id. Kept until choose_engines is done with it."""
+    """The vocabulary of one of OpenAI's encodings: the bytes and id of each token. Cached until choose_engines is done."""
     return {
         base64.b64decode(token): int(rank)
         for token, rank in (line.split() for line in vocabulary_file(encoding).read_bytes().splitlines())
@@ -147,25 +149,25 @@ def vocabulary_file(encoding: str) -> Path:
 
 
 def end_of_text(tokenizer: Tokenizer, eot_token: str | None) -> int:
-    """The id of the end-of-text token, or an error that says how to name one."""
+    """The id of the end-of-text token; otherwise an error that says how to name one."""
     if eot_token is not None:
         if eot_token not in tokenizer.specials:
             raise UsageError(
-                f"--eot-token {eot_token!r}: tokenizer {show(tokenizer.name)} has no such special token; it has {_named(tokenizer.specials)}"
+                f"--eot-token {eot_token!r}: tokenizer {show(tokenizer.name)} has no such special token; it has {_listed(tokenizer.specials)}"
             )
         return tokenizer.specials[eot_token]
     known = [name for name in _EOT_NAMES if name in tokenizer.specials]
     if len(known) == 1:
         return tokenizer.specials[known[0]]
     why = (
-        f"has several tokens that could end a text: {_named(known)}"
+        f"has several tokens that could be its end-of-text token: {_listed(known)}"
         if known
-        else f"has no token that is known to end a text; its special tokens are {_named(tokenizer.specials)}"
+        else f"has no end-of-text token of a known name; its special tokens are {_listed(tokenizer.specials)}"
     )
-    raise UsageError(f"tokenizer {show(tokenizer.name)} {why}. Say which one with --eot-token, or pass --eot none")
+    raise UsageError(f"tokenizer {show(tokenizer.name)} {why}. Choose one with --eot-token, or pass --eot none")
 
 
-def _named(names: Any) -> str:
+def _listed(names: Collection[str]) -> str:
     shown = ", ".join(show(name) for name in list(names)[:20])
     return (shown + (" …" if len(names) > 20 else "")) or "none"
 
@@ -175,7 +177,7 @@ def _load_encoding(encoding: str) -> Tokenizer:
     file = vocabulary_file(encoding)
     if hashlib.sha256(file.read_bytes()).hexdigest() != known.sha256:
         raise UsageError(
-            f"{show(file)}: the vocabulary is damaged (its SHA-256 is not the published one); install shardmill again"
+            f"{show(file)}: the vocabulary is damaged (its SHA-256 is not the published one); reinstall shardmill"
         )
     ranks = read_ranks(encoding)
     return Tokenizer(
@@ -192,57 +194,53 @@ def _load_encoding(encoding: str) -> Tokenizer:
     )
 
 
-def _load_json(name: str, path: Path, most_bytes: int | None) -> Tokenizer:
+def _load_json(name: str, path: Path, most_bytes: float) -> Tokenizer:
     try:
-        raw = _read(path, most_bytes)
-        found = _understood(json.loads(raw), name=name, source=path, digest=hashlib.sha256(raw).hexdigest())
-        needed = _memory_to_load(len(raw), raw.count(b","), _FAST_BYTES_PER_ENTRY)
-        return dataclasses.replace(found, plain=found.plain and (most_bytes is None or needed <= most_bytes))
+        size = path.stat().st_size
+        if size > _MOST_FILE_BYTES:
+            raise UsageError(f"{show(path)}: has {size:,} bytes, more than any tokenizer.json; check the path")
+        _refuse_beyond(most_bytes, path, size, _memory_to_load(size, 0))
+        raw = path.read_bytes()
+        _refuse_beyond(most_bytes, path, size, _memory_to_load(size, raw.count(b",")))
+        found = _parse(json.loads(raw), name=name, source=path, digest=hashlib.sha256(raw).hexdigest())
+        fits = _memory_to_load(size, raw.count(b","), _FAST_BYTES_PER_ENTRY) <= most_bytes
+        return dataclasses.replace(found, plain=found.plain and fits)
     except OSError as e:
         raise UsageError(f"{show(path)}: cannot be read: {e.strerror}") from e
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
         raise UsageError(
-            f"{show(path)}: not a tokenizer.json as the tokenizers library writes it ({type(e).__name__}: {show(str(e))})"
+            f"{show(path)}: not a tokenizer.json of the tokenizers library ({type(e).__name__}: {show(str(e))})"
         ) from e
 
 
-def _read(path: Path, most_bytes: int | None) -> bytes:
-    """All of the file, unless loading it would take more memory than there may be."""
-    size = path.stat().st_size
-    if size > _MOST_FILE_BYTES:
-        raise UsageError(f"{show(path)}: has {size:,} bytes, more than any tokenizer.json has; check the path")
-    needed, raw = _memory_to_load(size, 0), b""
-    if most_bytes is None or needed <= most_bytes:
-        raw = path.read_bytes()
-        needed = _memory_to_load(size, raw.count(b","))
-    if most_bytes is not None and needed > most_bytes:
+def _refuse_beyond(most_bytes: float, path: Path, size: int, needed: int) -> None:
+    if needed > most_bytes:
         raise UsageError(
-            f"{show(path)}: a tokenizer of {size:,} bytes takes up to {needed >> 20}MiB to load, and --max-memory allows {most_bytes >> 20}MiB; pass --max-memory {(needed >> 20) + 1}MiB or more"
+            f"{show(path)}: a tokenizer of {size:,} bytes takes up to {needed >> 20}MiB to load, and --max-memory allows {int(most_bytes) >> 20}MiB; pass --max-memory {(needed >> 20) + 1}MiB or more"
         )
-    return raw
 
 
 def _memory_to_load(size: int, entries: int, for_each: int = _BYTES_PER_ENTRY) -> int:
     return _BEFORE_LOADING + _BYTES_PER_BYTE * size + for_each * entries
 
 
-def _understood(config: dict[str, Any], *, name: str, source: Path, digest: str) -> Tokenizer:
+def _parse(config: dict[str, Any], *, name: str, source: Path, digest: str) -> Tokenizer:
     model, added = config["model"], [token for token in config.get("added_tokens") or [] if token["content"] != ""]
     vocabulary = _vocabulary(model)
     ids = [*vocabulary.values(), *(token["id"] for token in added)]
     if not all(type(number) is int and 0 <= number < _MOST_ID for number in ids):
-        raise ValueError("an id is not a number from 0 to 2^24")
+        raise ValueError("an id is not an integer from 0 to 2^24")
     if not all(isinstance(token["content"], str) for token in added):
-        raise ValueError("an added token is not a text")
+        raise ValueError("an added token is not a string")
     if model.get("dropout"):
         raise UsageError(
-            f'{show(source)}: its model has dropout, so it gives other tokens each time; set "dropout" to null in the file'
+            f'{show(source)}: its model has dropout, so it gives different tokens each time; set "dropout" to null in the file'
         )
     family = family_of(config, show(source))
     ordinary = [token for token in added if not token.get("special")]
     if ordinary and family != "unknown":
         family = "spaces" if all(map(_stands_alone, ordinary)) else "unknown"
-    is_bytes = (model.get("type") or "BPE") == "BPE" and not any(map(model.get, _ODD_KEYS))  # old files tell no type
+    is_bytes = (model.get("type") or "BPE") == "BPE" and not any(map(model.get, _ODD_KEYS))  # old files have no type
     tokens = _byte_tokens(vocabulary) if is_bytes and family not in ("unknown", "spaces") else None
     plain = tokens is not None and _is_plain(config)
     return Tokenizer(
@@ -253,10 +251,10 @@ def _understood(config: dict[str, Any], *, name: str, source: Path, digest: str)
         size=max(ids) + 1,
         specials={token["content"]: token["id"] for token in added if token.get("special")},
         family=family,
-        # Half a word may be a token that is in no merge: ignore_merges finds it where the word is cut, and only there.
+        # Half a word may be a token that no merge makes: ignore_merges finds it where the word is cut, and only there.
         cuts=Cuts(family, None if model.get("ignore_merges") else tokens),
         plain=plain,
-        token_bytes=_token_bytes(vocabulary if plain else {}),  # each letter of a byte-level vocabulary is a byte
+        token_bytes=_token_bytes(vocabulary if plain else {}),  # each character of a byte-level vocabulary is a byte
     )
 
 
@@ -271,27 +269,27 @@ def _vocabulary(model: dict[str, Any]) -> dict[str, int]:
     if isinstance(vocabulary, list):  # Unigram's, with scores
         vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
     if not vocabulary or not all(isinstance(token, str) for token in vocabulary):
-        raise ValueError("the vocabulary is empty, or holds what is not a text")
+        raise ValueError("the vocabulary is empty, or a token is not a string")
     found: dict[str, int] = vocabulary
     return found
 
 
 def _stands_alone(token: dict[str, Any]) -> bool:
-    """Whether an added token, which is found in the text before all else, reaches over no space or newline."""
+    """Whether an added token, which is found in the text before all else, extends over no space or newline."""
     return not any(map(str.isspace, token["content"])) and not token.get("lstrip") and not token.get("rstrip")
 
 
 def _is_plain(config: dict[str, Any]) -> bool:
-    """Whether a byte-level BPE of a known family has nothing else that gigatoken might see otherwise."""
+    """Whether a byte-level BPE of a known family has nothing that gigatoken might treat differently."""
     merges = [pair if isinstance(pair, str) else tuple(pair) for pair in config["model"]["merges"]]
-    once = len(set(merges)) == len(merges)  # of two that are equal, tokenizers takes the last, and gigatoken the first
+    once = len(set(merges)) == len(merges)  # of two equal ones, tokenizers takes the last, gigatoken the first
     return once and pattern_of(config) in _FAST and not config.get("truncation") and not config.get("padding")
 
 
 def _byte_tokens(vocabulary: dict[str, int]) -> list[bytes] | None:
     """The tokens of a byte-level vocabulary as bytes; None if it is not one, or lacks a byte.
 
-    What has no token is dropped or fused with its neighbours, so that bytes meet that never stood side by side.
+    What has no token is dropped or fused with its neighbours, so bytes meet that were not adjacent in the text.
     """
     alphabet = byte_alphabet()
     tokens = []
@@ -299,7 +297,7 @@ def _byte_tokens(vocabulary: dict[str, int]) -> list[bytes] | None:
         try:
             tokens.append(bytes(alphabet[c] for c in token))
         except KeyError:
-            # A special token that stands in the vocabulary too is text, not bytes; anything else is not byte-level.
+            # A special token in the vocabulary is text, not bytes; anything else is not byte-level.
             if not (token.startswith("<") and token.endswith(">")):
                 return None
     return tokens if vocabulary.keys() >= alphabet.keys() else None
@@ -321,9 +319,9 @@ def _download(name: str) -> Path:
         return Path(hf_hub_download(name, "tokenizer.json"))
     except RepositoryNotFoundError as e:
         raise UsageError(
-            f"tokenizer {show(name)}: the hub has no such model, or it is private; check the name, or log in with `hf auth login`"
+            f"tokenizer {show(name)}: no such model on the hub, or it is private; check the name, or log in with `hf auth login`"
         ) from e
-    except LocalEntryNotFoundError as e:  # a kind of EntryNotFoundError, but it says that the hub did not answer
+    except LocalEntryNotFoundError as e:  # a kind of EntryNotFoundError, but it means that the hub did not answer
         raise UsageError(
             f"tokenizer {show(name)}: the hub cannot be reached; give the path of a tokenizer.json instead"
         ) from e
@@ -333,5 +331,5 @@ def _download(name: str) -> Path:
         ) from e
     except (OSError, ValueError) as e:
         raise UsageError(
-            f"tokenizer {show(name)}: the hub cannot be reached, or knows no such names ({show(str(e))}); give the path of a tokenizer.json instead"
+            f"tokenizer {show(name)}: the hub cannot be reached, or does not accept this name ({show(str(e))}); give the path of a tokenizer.json instead"
         ) from e

@@ -1,0 +1,165 @@
+"""What is published is whole: the sdist has all files and passes its tests, the wheel has the package, both install and run."""
+
+import email
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import reference
+import shardmill
+
+ROOT = Path(__file__).parent.parent
+COMPILED = re.compile(r"native/\w+\.so$")
+
+
+def run(*command, cwd, **env):
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def build(source, folder, kind, **env):
+    run(sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", folder, source, cwd=folder, **env)
+    return next(path for path in folder.iterdir() if path.suffix in (".gz", ".whl"))
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    return build(ROOT, tmp_path_factory.mktemp("sdist"), "sdist")
+
+
+@pytest.fixture(scope="module")
+def unpacked(sdist, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder)
+    return folder / sdist.name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def wheel(unpacked, tmp_path_factory):
+    """Made of the sdist, as pip does."""
+    return build(unpacked, tmp_path_factory.mktemp("wheel"), "wheel")
+
+
+@pytest.fixture(scope="module")
+def pure_wheel(sdist, tmp_path_factory):
+    """Made where there is no compiler."""
+    folder = tmp_path_factory.mktemp("pure")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder)
+    return build(
+        folder / sdist.name.removesuffix(".tar.gz"), tmp_path_factory.mktemp("wheel"), "wheel", CC="/bin/false"
+    )
+
+
+def metadata(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_string(archive.read(name).decode())
+
+
+def check_command(python, folder, **env):
+    """Tokenize a text with the installed command; the tokens are tiktoken's."""
+    text = (ROOT / "samples/tinyshakespeare.txt").read_text()[:50_000]
+    (folder / "a.txt").write_text(text)
+    command = [python, "-m", "shardmill"]
+    assert shardmill.__version__ in run(*command, "--version", cwd=folder, **env)
+    run(*command, "prepare", "a.txt", "-o", "out", "--val-fraction", "0", "-q", cwd=folder, **env)
+    assert (folder / "out/train.bin").read_bytes() == np.array(reference.encode("r50k_base", text), "<u2").tobytes()
+
+
+def test_the_sdist_holds_every_file_of_the_repository(sdist):
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no git repository")
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
+    tracked = {name for name in listed if (ROOT / name).is_file()}
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert held == tracked | {"PKG-INFO"}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel, pure_wheel, unpacked):
+    package = {
+        f"shardmill/{path.relative_to(unpacked / 'src/shardmill')}"
+        for path in (unpacked / "src/shardmill").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not COMPILED.search(str(path))
+    }
+    for each, is_compiled in (wheel, True), (pure_wheel, False):
+        with zipfile.ZipFile(each) as archive:
+            held = {name for name in archive.namelist() if ".dist-info/" not in name}
+        libraries = {name for name in held if COMPILED.search(name)}
+        assert held - libraries == package
+        assert bool(libraries) == is_compiled == ("none-any" not in each.name)
+
+
+def test_the_metadata_claims_what_is_true(wheel):
+    told = metadata(wheel)
+    assert (told["Name"], told["Version"]) == ("shardmill", shardmill.__version__)
+    assert sorted(told.get_all("Provides-Extra")) == ["gcs", "hub", "s3"]
+    assert told["License-Expression"] == "MIT" and told.get_all("License-File") == ["LICENSE"]
+    tried = re.search(r"^SUPPORTED = \((.*)\)$", (ROOT / "tools/pythons.py").read_text(), re.MULTILINE)[1]
+    claimed = [c.rpartition(" ")[2] for c in told.get_all("Classifier") if re.search(r":: 3\.\d+$", c)]
+    assert claimed == re.findall(r"3\.\d+", tried), "only what `make pythons` runs is claimed"
+
+
+def test_twine_finds_nothing_wrong(sdist, wheel, tmp_path):
+    run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel, cwd=tmp_path)
+
+
+def test_links_on_the_page_on_pypi_are_absolute_and_lead_somewhere(wheel, unpacked):
+    told = metadata(wheel)
+    page = told.get_payload()
+    links = re.findall(r'(?:\]\(|\b(?:src|srcset|href)=")([^)"\s]+)', page)
+    repository = next(url.partition(", ")[2] for url in told.get_all("Project-URL") if url.startswith("Source, "))
+    inside = [
+        re.sub(r"/(blob|raw)/main/", "/", link).removeprefix(f"{repository}/")
+        for link in links
+        if link.startswith(repository)
+    ]
+    assert inside and all(link.startswith(("https://", "#")) for link in links)
+    assert [target for target in inside if not (unpacked / target.partition("#")[0]).exists()] == []
+
+
+def test_tests_pass_from_the_sdist(unpacked):
+    """Some of them; `make slow` runs all."""
+    some = ["tests/test_architecture.py", "tests/test_public_api.py"]
+    run(sys.executable, "-m", "pytest", *some, cwd=unpacked, PYTHONPATH=str(unpacked / "src"))
+
+
+@pytest.mark.parametrize("kind", ["wheel", "pure_wheel"])
+def test_an_installed_wheel_gives_the_tokens_of_tiktoken(kind, request, tmp_path):
+    target = tmp_path / "site"
+    with zipfile.ZipFile(request.getfixturevalue(kind)) as archive:
+        archive.extractall(target)
+    check_command(sys.executable, tmp_path, PYTHONPATH=str(target))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, compiler", [("wheel", "cc"), ("sdist", "/bin/false")])
+def test_it_installs_and_runs_in_a_bare_environment(kind, compiler, request, tmp_path):
+    """With nothing but Python and PyPI; the sdist without a compiler."""
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv/bin/python"
+    probe = [python, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir", "-d", tmp_path, "iniconfig"]
+    if subprocess.run(probe, capture_output=True).returncode:
+        pytest.skip("PyPI cannot be reached")
+    env = {"CC": compiler, "PYTHONPATH": ""}
+    run(python, "-m", "pip", "install", "-q", request.getfixturevalue(kind), cwd=tmp_path, **env)
+    assert run(tmp_path / "venv/bin/shardmill", "--version", cwd=tmp_path, **env)
+    check_command(python, tmp_path, **env)
+
+
+@pytest.mark.slow
+def test_all_fast_tests_of_the_sdist_pass(unpacked):
+    run(sys.executable, "hatch_build.py", cwd=unpacked)
+    run(sys.executable, "-m", "pytest", "-n", "2", cwd=unpacked, PYTHONPATH=str(unpacked / "src"))

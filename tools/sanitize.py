@@ -1,0 +1,260 @@
+"""`make sanitize`: random and hostile input for the C, built with AddressSanitizer and UBSan, then with ThreadSanitizer.
+
+Every buffer is allocated at its exact size, so that reading or writing one byte too far is an error.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import platform
+import random
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import CDLL, c_int64, c_void_p
+from pathlib import Path
+
+import numpy as np
+
+from shardmill.tokens import native
+from shardmill.tokens.tokenizer import read_ranks
+
+ROOT = Path(__file__).parent.parent
+LIBRARIES: list[Path] = runpy.run_path(str(ROOT / "hatch_build.py"))["LIBRARIES"]
+_SAMPLES = runpy.run_path(str(ROOT / "tests/samples.py"))
+ALL: str = _SAMPLES["ALL"]
+NASTY: list[str] = _SAMPLES["NASTY"]
+
+# kind → compiler flags, the library that must be loaded first, and its settings.
+KINDS = {
+    "address": ("address,undefined", "libasan.so", {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0"}),
+    "thread": ("thread", "libtsan.so", {"TSAN_OPTIONS": "halt_on_error=1:report_signal_unsafe=0"}),
+}
+_WINDOW = 16384  # the engine takes text apart in windows of this size
+_THREADS = 4
+_BITS = [
+    b'"text"', b'"text"', b'"a"', b":", b":", b",", b",", b"{", b"}", b"[", b"]", b" ", b"\n", b"\\", b"\\u0061", b"\\ud83d", b"\\ude00",
+    b'"', b'"x"', b'"\\ud83d\\ude00"', b'"t\\u0065xt"', b"0", b"-", b"1.5e5", b"1.", b"true", b"nul", b"\0", b"\xff", "é😀".encode(),
+    b'{"text": "a"}\n', b'{"a": {"text": "b"}}\n', b"[" * 70,
+]  # fmt: skip
+
+
+def compiler() -> str:
+    return os.environ.get("CC", "cc")
+
+
+def runtime(kind: str) -> str | None:
+    """The sanitizer's library, or None if this compiler comes without one."""
+    try:
+        found = subprocess.run(
+            [compiler(), f"-print-file-name={KINDS[kind][1]}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found if Path(found).is_absolute() else None
+
+
+def build(kind: str, folder: Path) -> None:
+    """Compile every library into the folder, with the sanitizers of one kind."""
+    flags = ["-std=gnu11", "-O1", "-g", "-fno-omit-frame-pointer", "-fPIC", "-shared", "-pthread"]
+    sanitizers = [f"-fsanitize={KINDS[kind][0]}", "-fno-sanitize-recover=all"]
+    for library in LIBRARIES:
+        sources = map(str, sorted((ROOT / library).parent.glob("*.c")))
+        subprocess.run([compiler(), *flags, *sanitizers, "-o", str(folder / library.name), *sources], check=True)
+
+
+def run(kind: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run this file as a child with the sanitizer loaded; its errors are on stderr."""
+    env = {
+        **os.environ,
+        **KINDS[kind][2],
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "LD_PRELOAD": str(runtime(kind)),
+        "PYTHONMALLOC": "malloc",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    # ThreadSanitizer of older compilers cannot run at addresses that newer kernels choose
+    fixed = ["setarch", platform.machine(), "-R"] if shutil.which("setarch") else []
+    command = [*fixed, sys.executable, __file__, "--child", kind, "--folder", str(folder), *options]
+    return subprocess.run(command, env=env, capture_output=True, text=True)
+
+
+class Memory:
+    """Buffers of the C library, each of exactly the size that was asked for, freed together."""
+
+    def __init__(self) -> None:
+        self._libc = CDLL(None)
+        self._libc.malloc.restype, self._libc.malloc.argtypes = c_void_p, [ctypes.c_size_t]
+        self._libc.free.restype, self._libc.free.argtypes = None, [c_void_p]
+        self._taken: list[int] = []
+
+    def __enter__(self) -> "Memory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for buffer in self._taken:
+            self._libc.free(buffer)
+
+    def room(self, size: int) -> int:
+        self._taken.append(self._libc.malloc(size))
+        return self._taken[-1]
+
+    def copy(self, data: bytes) -> int:
+        buffer = self.room(len(data))
+        ctypes.memmove(buffer, data, len(data))
+        return buffer
+
+
+class Engine:
+    """The native engine of a sanitized library."""
+
+    def __init__(self, library: CDLL, *, portable: bool) -> None:
+        library.engine_new.restype = c_void_p
+        library.engine_encode.restype = c_int64
+        ranks = read_ranks("r50k_base")
+        self.tokens = sorted(ranks, key=ranks.__getitem__)
+        offsets = np.zeros(len(self.tokens) + 1, np.uint32)
+        np.cumsum([len(token) for token in self.tokens], out=offsets[1:])
+        classes, count = native._classes(), ctypes.c_uint32(len(self.tokens))
+        with Memory() as memory:
+            vocabulary, table = memory.copy(b"".join(self.tokens)), memory.copy(offsets.tobytes())
+            points = memory.copy(classes.tobytes())
+            made = library.engine_new(c_void_p(vocabulary), c_void_p(table), count, c_void_p(points), int(portable))
+        assert made, "no engine"
+        self._library, self._engine = library, c_void_p(made)
+
+    def encode(self, pieces: list[bytes]) -> bytes:
+        """The ids of all pieces, as little-endian uint16."""
+        with Memory() as memory:
+            texts = np.array([memory.copy(piece) for piece in pieces], np.uint64).tobytes()
+            sizes = np.array([len(piece) for piece in pieces], np.int64).tobytes()
+            ids = memory.room(2 * sum(map(len, pieces)) + 16)
+            counts = memory.room(8 * len(pieces))
+            given = c_void_p(memory.copy(texts)), c_void_p(memory.copy(sizes)), c_int64(len(pieces))
+            total = self._library.engine_encode(self._engine, *given, c_void_p(ids), c_void_p(counts))
+            assert total >= 0
+            return ctypes.string_at(ids, 2 * total)
+
+    def decode(self, ids: bytes) -> bytes:
+        return b"".join(self.tokens[i] for i in np.frombuffer(ids, "<u2"))
+
+
+def _text(rng: random.Random) -> bytes:
+    """Some text, from nothing to four windows long, with nasty characters in it."""
+    size = rng.choice([0, 1, rng.randrange(70), rng.randrange(600), _WINDOW + rng.randrange(-130, 130), 4 * _WINDOW])
+    parts: list[str] = []
+    while sum(map(len, parts)) < size:
+        at = rng.randrange(len(ALL))
+        parts += [*rng.choices(NASTY, k=rng.randrange(4)), ALL[at : at + rng.randrange(1, 300)]]
+        parts += [rng.choice(NASTY) * rng.randrange(200)] * (rng.random() < 0.05)
+        parts += [rng.choice(NASTY) * 2 * _WINDOW] * (rng.random() < 0.002)
+    return "".join(parts)[:size].encode()
+
+
+def _damaged(rng: random.Random, data: bytes) -> bytes:
+    """Cut, or with bytes replaced: no longer UTF-8, or no longer JSON."""
+    damaged = bytearray(data[: rng.randrange(len(data) + 1)] if rng.random() < 0.5 else data)
+    for _ in range(rng.randrange(5) if damaged else 0):
+        damaged[rng.randrange(len(damaged))] = rng.choice([rng.randrange(256), 0xFF, 0xF4, 0xE4, 0x22, 0x5C, 0x20])
+    return bytes(damaged)
+
+
+def _lines(rng: random.Random) -> bytes:
+    """Some lines of JSON, whole or nearly."""
+    if rng.random() < 0.3:
+        return b"".join(rng.choices(_BITS, k=rng.randrange(20)))
+    record = {"a": [1, -2.5e3, {"b": '\\"/'}], "text": _text(rng).decode()[: rng.choice([5, 40, 2000])] or "x"}
+    lines = (json.dumps({"n": i, **record}, ensure_ascii=rng.random() < 0.5) for i in range(rng.randrange(1, 4)))
+    data = "\n".join(lines).encode()
+    return data if rng.random() < 0.3 else _damaged(rng, data)
+
+
+def scan(library: CDLL, data: bytes, path: list[bytes], *, beyond: int = 0) -> None:
+    """lines_texts on buffers of exactly the sizes it is promised; `beyond`: lie about the size of the data."""
+    library.lines_texts.restype = c_int64
+    with Memory() as memory:
+        ends = memory.copy(np.cumsum([len(name) for name in path], dtype=np.int64).tobytes())
+        given = c_void_p(memory.copy(data)), c_int64(len(data) + beyond), c_void_p(memory.copy(b"".join(path)))
+        out, text_ends = memory.room(len(data) + 16), memory.room(8 * 64)
+        library.lines_texts(*given, c_void_p(ends), c_int64(len(path)), c_void_p(out), c_void_p(text_ends), c_int64(64))
+
+
+def address(folder: Path, rng: random.Random) -> Callable[[], None]:
+    """A round for AddressSanitizer and UBSan: both kernels of the engine, and the JSON parser."""
+    library, lines = CDLL(str(folder / "engine.so")), CDLL(str(folder / "lines.so"))
+    engines = [Engine(library, portable=portable) for portable in (False, True)]
+
+    def once() -> None:
+        pieces = [_text(rng) for _ in range(rng.randrange(1, 6))]
+        encoded = [engine.encode(pieces) for engine in engines]
+        assert encoded[0] == encoded[1] and engines[0].decode(encoded[0]) == b"".join(pieces)
+        for engine in engines:
+            engine.encode([_damaged(rng, piece) for piece in pieces])
+        for _ in range(20):
+            scan(lines, _lines(rng), rng.choice([[b"text"], [b"a", b"text"], ["é".encode()]]))
+
+    return once
+
+
+def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
+    """A round for ThreadSanitizer: threads that teach one engine new words, until its tables are emptied."""
+    engine = Engine(CDLL(str(folder / "engine.so")), portable=False)
+    shared = [_text(rng) for _ in range(20)]
+
+    def work(seed: int) -> None:
+        own = random.Random(seed)
+        words = ["".join(own.choices("abcdefghijklmnopqrstuvwxyz", k=own.choice([8, 20, 40]))) for _ in range(3000)]
+        pieces = [" ".join(words).encode(), *shared]
+        assert engine.decode(engine.encode(pieces)) == b"".join(pieces)
+
+    def once() -> None:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(work, [rng.randrange(1 << 40) for _ in range(_THREADS)]))
+
+    return once
+
+
+def child(kind: str, folder: Path, seconds: float, seed: int) -> None:
+    rng, started, rounds = random.Random(seed), time.monotonic(), 0
+    once = {"address": address, "thread": thread}[kind](folder, rng)
+    while rounds == 0 or time.monotonic() - started < seconds:
+        once()
+        rounds += 1
+    print(f"{kind}: {rounds:,} rounds", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long for each kind of sanitizer")
+    parser.add_argument("--seed", type=int, default=0, help="another seed makes other input")
+    parser.add_argument("--kind", choices=KINDS, help="only this kind")
+    parser.add_argument("--child", choices=KINDS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--overrun", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.child:
+        child(asked.child, asked.folder, asked.seconds, asked.seed)
+        if asked.overrun:  # the sanitizer must report this
+            scan(CDLL(str(asked.folder / "lines.so")), b'{"text": "a"}', [b"text"], beyond=1)
+        return
+    failed = False
+    for kind in [asked.kind] if asked.kind else KINDS:
+        if not runtime(kind):
+            print(f"{kind}: skipped, since {compiler()} comes without {KINDS[kind][1]}")
+            continue
+        with tempfile.TemporaryDirectory(prefix="shardmill-sanitize-") as folder:
+            build(kind, Path(folder))
+            done = run(kind, Path(folder), "--seconds", str(asked.seconds), "--seed", str(asked.seed))
+        print(done.stdout + done.stderr, end="", flush=True)
+        failed = failed or done.returncode != 0
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
