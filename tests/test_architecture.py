@@ -42,7 +42,6 @@ DOORS = {
         "documents.columnar.parquet",
         "documents.columnar.arrow",
     },
-    "msgspec": {"documents.jsonl"},
     "backports": {"io.compression"},
     "isal": {"io.compression"},
     "click": {"cli.main", "cli.results", "cli.options"},

@@ -9,8 +9,9 @@ import pytest
 
 from given_texts import load_once
 from shardmill.documents.columnar import arrow
+from shardmill.documents.long_values import BytesReader
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import BytesReader, Counted
+from shardmill.documents.records import Counted
 from shardmill.documents.rules import TextRules
 from shardmill.errors import InputError
 
@@ -92,7 +93,7 @@ def test_a_null_in_whose_place_there_is_a_long_value_is_refused_as_any_other(kin
         [part.checked(rules()) for part in parts(stream(array))]
     (part,) = parts(stream(array), on_error="skip")
     found = part.checked(rules(on_error="skip")).found
-    assert (found.data, [reject.row for _, reject in found.rejects]) == ([b"good"], [0])
+    assert (found.data, [reject.location.row for _, reject in found.rejects]) == ([b"good"], [0])
 
 
 def test_rows_that_share_their_text_take_no_more_than_a_block_at_once():

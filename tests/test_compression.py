@@ -11,7 +11,7 @@ import zlib
 
 import pytest
 
-from shardmill.documents.records import BytesReader
+from shardmill.documents.long_values import BytesReader
 from shardmill.io import compression
 from shardmill.io.compression import Decompressed
 

@@ -3,7 +3,7 @@
 import json
 import random
 
-from shardmill.documents.json_scan import _whole_units
+from shardmill.documents.json_scan import _boundary
 
 
 def test_a_window_never_ends_inside_an_escape_a_pair_or_a_character():
@@ -14,7 +14,7 @@ def test_a_window_never_ends_inside_an_escape_a_pair_or_a_character():
         raw = "".join(rng.choices(units, k=20)).encode()
         whole = json.loads(f'"{raw.decode()}"')
         for until in range(13, len(raw) + 1):
-            cut = _whole_units(raw[:until])
+            cut = _boundary(raw[:until])
             assert until - 12 < cut <= until
             assert json.loads(f'"{raw[:cut].decode()}"') + json.loads(f'"{raw[cut:].decode()}"') == whole
             json.loads(f'"{raw[:cut].decode()}"').encode()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.documents import json_scan
-from shardmill.documents.records import BytesReader
+from shardmill.documents.long_values import BytesReader
 
 TEXT = "".join(f"{number} näher 中文 😀 \n" for number in range(40_000))
 RAW = json.dumps(TEXT).encode()

@@ -102,11 +102,11 @@ def test_documents_are_what_split_gives(path, separator, data, block_bytes):
 
 def test_the_last_of_overlapping_separators_is_found_from_the_left():
     for count in range(1, 9):
-        end = text._last_separator_end(b"x" + b"\n" * count, b"\n\n")
-        assert end == (1 + count // 2 * 2 if count > 1 else 0)
-    assert text._last_separator_end(b"ababa", b"aba") == 3
-    assert text._last_separator_end(b"xabaxxaba", b"aba") == 9
-    assert text._last_separator_end(b"nothing", b"aba") == 0
+        end = text._documents_end(b"x" + b"\n" * count, b"\n\n")
+        assert end == ((1 + count // 2 * 2, count // 2) if count > 1 else (0, 0))
+    assert text._documents_end(b"ababa", b"aba") == (3, 1)
+    assert text._documents_end(b"xabaxxaba", b"aba") == (9, 2)
+    assert text._documents_end(b"nothing", b"aba") == (0, 0)
 
 
 def test_empty_documents_are_counted_and_give_nothing(path):
@@ -139,7 +139,7 @@ def test_other_encodings_are_refused_by_name(path, encoding):
 
 @pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE])
 def test_a_mark_alone_is_enough_to_refuse(mark):
-    with pytest.raises(InputError, match="only UTF-8 is read"):
+    with pytest.raises(InputError, match="only UTF-8 is supported"):
         utf8.refuse_other_encodings("text.txt", mark)
 
 

@@ -19,8 +19,9 @@ from given_texts import load_once
 from shardmill import Spec, prepare
 from shardmill.documents.columnar import arrow, parquet
 from shardmill.documents.columnar.pages import pages_of
+from shardmill.documents.long_values import BytesReader
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import BytesReader, Counted
+from shardmill.documents.records import Counted
 from shardmill.documents.rules import TextRules
 from shardmill.errors import ContentError, InputError, TemporaryError
 

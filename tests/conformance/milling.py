@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 
 from given_texts import load_once
+from shardmill.documents import jsonl, long_values
 from shardmill.inputs.input_files import InputFiles
 from shardmill.job import block as blocks
 from shardmill.job import job as jobs
@@ -40,6 +41,13 @@ class Milled:
     @property
     def both(self):
         return [token for _, tokens in self.runs for token in tokens]
+
+
+@contextmanager
+def holding(most: int) -> Iterator[None]:
+    """Records of more bytes than this are parsed a window at a time."""
+    with patch.object(jsonl, "HELD_BYTES", most), patch.object(long_values, "HELD_BYTES", most):
+        yield
 
 
 @lru_cache(maxsize=16)

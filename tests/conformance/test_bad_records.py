@@ -1,22 +1,24 @@
 """Nothing silent: a bad record is an error that names it, or is left out and counted, and the very next one is read (I6)."""
 
+import csv
 import random
 
 import formats
 import pyarrow as pa
 import pytest
 from formats import SEPARATOR
-from milling import engines, mill_files
+from milling import engines, holding, mill_files
 
 import reference
 import samples
 from shardmill.documents.jsonl import exact
-from shardmill.documents.long_values import Broken
+from shardmill.documents.records import Broken
 from shardmill.errors import InputError, ShardmillError
 
 EOT = 50256
 GOOD = [b'{"text": "one"}', b'{"text": "two"}', b'{"id": 3, "text": "three"}']
 SMALL = {"max_run_bytes": 64, "passage_bytes": 16}
+TINY = {"max_run_bytes": 16, "passage_bytes": 8}
 BAD = {
     b'{"text": null}': "null",
     b'{"text": 5}': "a number",
@@ -24,7 +26,7 @@ BAD = {
     b'{"text": true}': "true",
     b'{"text": ["a"]}': "a list",
     b'{"text": {"a": "b"}}': "an object",
-    b'{"body": "x", "id": 2}': "missing; there are: body, id",
+    b'{"body": "x", "id": 2}': "missing; the record has: body, id",
     b"{}": "missing",
     b'["text"]': "not an object",
     b'"text"': "not an object",
@@ -81,7 +83,12 @@ def accounted(counts, written):
     return counts["documents"] == written + others
 
 
-@pytest.mark.parametrize("choices", [{}, SMALL], ids=["whole", "streamed"])
+@pytest.fixture(params=["whole", "long", "too long to hold"])
+def choices(request):
+    with holding(0 if request.param == "too long to hold" else 4 << 20):
+        yield {} if request.param == "whole" else SMALL
+
+
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad[:30].decode("latin-1"))
 def test_a_bad_line_stops_the_job_or_is_left_out(bad, choices):
     bad_line = bad if not choices else bad.replace(b'"a"', b'"' + b"a" * 80 + b'"', 1) + b" " * 80
@@ -94,10 +101,9 @@ def test_a_bad_line_stops_the_job_or_is_left_out(bad, choices):
         assert got.train == tokens(["one", "two", "three"])
         assert (got.counts["documents"], got.counts["documents_rejected"]) == (4, 1)
         (reject,) = got.rejects
-        assert (reject.line, reject.byte) == (3, 17) and BAD[bad] in reject.reason
+        assert (reject.location.line, reject.location.byte) == (3, 17) and BAD[bad] in reject.reason
 
 
-@pytest.mark.parametrize("choices", [{}, SMALL], ids=["whole", "streamed"])
 @pytest.mark.parametrize("fine", FINE, ids=lambda fine: fine[:30].decode("latin-1"))
 def test_what_pythons_json_reads_is_read(fine, choices):
     data = lines(GOOD[0], fine + b" " * (100 if choices else 0), GOOD[1])
@@ -121,10 +127,12 @@ def test_whatever_the_fast_way_accepts_is_what_pythons_json_gives(count):
             want = exact(line.decode(), ("text",)).encode().decode()
         except (Broken, UnicodeError):
             want = None
-        for block_choices in ({}, {"max_run_bytes": 16, "passage_bytes": 8}):
+        for held, block_choices in ((0, {}), (0, TINY), (1 << 20, TINY)):
             if b"\n" in line or b"\r" in line or (block_choices and checked % 4):
                 continue
-            got = mill_files({"a.jsonl": lines(GOOD[0], bytes(line))}, val_fraction=0, on_error="skip", **block_choices)
+            with holding(held):
+                data = {"a.jsonl": lines(GOOD[0], bytes(line))}
+                got = mill_files(data, val_fraction=0, on_error="skip", **block_choices)
             expected = ["one", want] if want else ["one"]
             assert got.train == tokens(expected), bytes(line)
         checked += want is not None
@@ -133,7 +141,7 @@ def test_whatever_the_fast_way_accepts_is_what_pythons_json_gives(count):
 
 def test_replace_repairs_characters_and_stops_at_the_rest():
     data = lines(b'{"text": "a\xffb \\ud800 \xef\xbf\xbd"}', GOOD[1])
-    for choices in ({}, {"max_run_bytes": 16, "passage_bytes": 8}):
+    for choices in ({}, TINY):
         got = mill_files({"a.jsonl": data}, val_fraction=0, on_error="replace", **choices)
         assert got.train == tokens(["a\ufffdb \ufffd \ufffd", "two"])
         assert got.counts["replaced_characters"] == 2
@@ -151,10 +159,9 @@ def test_nulls_in_a_column(kind, name):
     got = mill_files({name: data}, val_fraction=0, on_error="skip")
     assert got.train == tokens(["one", "two"])
     assert (got.counts["documents"], got.counts["documents_rejected"], got.counts["documents_empty"]) == (5, 2, 1)
-    assert [reject.row for reject in got.rejects] == [1, 4]
+    assert [reject.location.row for reject in got.rejects] == [1, 4]
 
 
-@pytest.mark.parametrize("choices", [{}, SMALL], ids=["whole", "long"])
 def test_a_column_of_bytes_that_are_not_utf8(choices):
     values = [b"one", b"\xff" * 80, b"two"]
     sink = pa.BufferOutputStream()
@@ -181,7 +188,7 @@ def test_a_field_that_is_not_there_is_told_with_those_that_are(name, data):
         sink = pa.BufferOutputStream()
         pa.parquet.write_table(pa.table({"body": ["x"], "id": [1]}), sink)
         data = sink.getvalue().to_pybytes()
-    with pytest.raises(InputError, match=r"'text'.*there are: body, id"):
+    with pytest.raises(InputError, match=r"'text'.*(there are|has): body, id"):
         mill_files({name: data}, val_fraction=0)
     assert mill_files({name: data, "b.txt": b"x"}, val_fraction=0, on_error="skip").counts["documents_rejected"] == 1
 
@@ -193,7 +200,7 @@ def test_rows_of_a_table_that_are_bad():
     for block_bytes in (5, 1 << 20):
         got = mill_files({"a.csv": data}, val_fraction=0, on_error="skip", block_bytes=block_bytes)
         assert got.train == tokens(["one", "two\nlines", "three"])
-        assert [reject.line for reject in got.rejects] == [3, 4, 8, 10]
+        assert [reject.location.line for reject in got.rejects] == [3, 4, 8, 10]
         assert got.counts["documents_empty"] == 1 and accounted(got.counts, 3)
 
 
@@ -220,10 +227,10 @@ def test_rows_longer_than_a_run_are_taken_apart_as_pythons_csv_does():
         data = b"id,text\n" + b"".join(rng.choices(marks, k=rng.randint(1, 25)))
         for policy in ("skip", "replace"):
             results = []
-            for choices in ({}, {"max_run_bytes": 16, "passage_bytes": 8}):
+            for choices in ({}, TINY):
                 try:
                     got = mill_files({"a.csv": data}, val_fraction=0, on_error=policy, engine="reference", **choices)
-                    places = [(reject.line, reject.byte) for reject in got.rejects]
+                    places = [(reject.location.line, reject.location.byte) for reject in got.rejects]
                     got.counts.pop("forced_cuts")
                     results.append((got.counts, places, decode(got.train)))
                 except InputError as e:
@@ -232,6 +239,20 @@ def test_rows_longer_than_a_run_are_taken_apart_as_pythons_csv_does():
             good += not isinstance(results[0], str)
             broken += isinstance(results[0], str)
     assert good > 50 and broken > 10
+
+
+@pytest.mark.parametrize("limit", [10, 50, 131072])
+def test_the_limit_of_the_csv_module_is_left_alone_and_does_not_matter(limit):
+    """It is that of the whole process: once reading a table raised it for everybody."""
+    rows = ["one", "a longer text " * 5, "two\nlines", "a very long text " * 10_000]
+    data = b"id,text\n" + "".join(f'1,"{row}"\n' for row in rows).encode()
+    before = csv.field_size_limit(limit)
+    try:
+        got = mill_files({"a.csv": data}, val_fraction=0)
+        assert csv.field_size_limit() == limit
+    finally:
+        csv.field_size_limit(before)
+    assert got.train == tokens(rows)
 
 
 # ---- plain text
@@ -253,7 +274,7 @@ def test_a_document_that_is_not_utf8_is_left_out():
                 )
                 assert got.train == tokens(["one", "three", "four " * 100])
                 assert (got.counts["documents"], got.counts["documents_rejected"]) == (5, 2)
-                assert [reject.byte for reject in got.rejects] == [0 + 3 + 8, 3 + 8 + 2 + 8]
+                assert [reject.location.byte for reject in got.rejects] == [0 + 3 + 8, 3 + 8 + 2 + 8]
 
 
 def test_a_file_that_is_not_utf8_is_left_out_among_others():

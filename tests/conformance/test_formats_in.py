@@ -8,7 +8,7 @@ import pytest
 from formats import SEPARATOR
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from milling import job_of, mill_blocks, mill_files, some_of
+from milling import holding, job_of, mill_blocks, mill_files, some_of
 
 import reference
 import samples
@@ -180,18 +180,22 @@ def test_values_longer_than_a_run_are_cut_where_text_is(name, write):
     assert want.counts["forced_cuts"]
     for block_bytes in (5, 100, 1 << 20):
         data = write(LONG)
-        assert_same(mill_files({name: data}, block_bytes=block_bytes, **SMALL, **VAL), want, len(data))
+        for held in (0, 400, 4 << 20):
+            with holding(held):
+                assert_same(mill_files({name: data}, block_bytes=block_bytes, **SMALL, **VAL), want, len(data))
 
 
 @pytest.mark.parametrize("name", ["jsonl", "jsonl.zst", "csv", "csv.gz", "parquet", "arrow", "txt", "txt.xz"])
+@pytest.mark.parametrize("held", [0, 4 << 20])
 @pytest.mark.parametrize("choices", [{}, SMALL, {"sample": 0.5}, {**SMALL, "sample": 0.5}])
-def test_reading_on_from_after_any_block_gives_the_rest(name, choices):
+def test_reading_on_from_after_any_block_gives_the_rest(name, choices, held):
     documents = [*LONG, *(d[:200] for d in DOCUMENTS)]
     stem, _, packed = name.partition(".")
     write = {"parquet": formats.parquet, "txt": formats.text, **formats.STREAMS}[stem]
     data = formats.COMPRESSIONS[f".{packed}" if packed else ""](write(documents))
     separator = SEPARATOR if stem == "txt" else None
-    with job_of({f"a.{name}": data}, block_bytes=100, separator=separator, **choices, **VAL) as (job, splitter):
+    made = job_of({f"a.{name}": data}, block_bytes=100, separator=separator, **choices, **VAL)
+    with holding(held), made as (job, splitter):
         whole = mill_blocks(job, splitter)
         assert len(whole.after) > 10
         for index, (after, val, train_done, val_done, counts, _) in some_of(list(enumerate(whole.after))):

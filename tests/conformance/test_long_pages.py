@@ -12,7 +12,7 @@ from milling import job_of, mill_blocks, mill_files, some_of
 import samples
 from shardmill.documents.columnar import columns, parquet
 from shardmill.documents.columnar.pages import pages_of
-from shardmill.documents.records import BytesReader
+from shardmill.documents.long_values import BytesReader
 from shardmill.errors import InputError
 from shardmill.io.compression import Decompressed
 
@@ -63,7 +63,7 @@ def test_nulls_and_columns_inside_others(version, dictionary):
     for field in ("text", "in.text"):
         got = mill_files({"a.parquet": out.getvalue().to_pybytes()}, field=field, on_error="skip", **SMALL)
         assert (got.train, got.val) == (want.train, want.val)
-        assert [reject.row for reject in got.rejects] == [i for i, value in enumerate(values) if value is None]
+        assert [reject.location.row for reject in got.rejects] == [i for i, value in enumerate(values) if value is None]
 
 
 def damaged(data):

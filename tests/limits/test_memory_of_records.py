@@ -116,6 +116,20 @@ def test_a_record_of_any_length_stays_within_the_smallest_budget(tmp_path, outpu
     assert made.files["train.bin"] == mill_within(plain, output, 4096, *ONE, "--separator", "\\n").files["train.bin"]
 
 
+@pytest.mark.parametrize("name", ["jsonl", "jsonl.zst", "csv"])
+def test_records_that_are_just_short_enough_to_hold_stay_within_the_smallest_budget(tmp_path, output, name):
+    """Up to 4 MiB a record is parsed at once, by whoever reads: one reserve for all workers."""
+    data = words(20 * MB)
+    books = [data[at : at + (4 << 20) - 200] for at in range(0, len(data), 4 << 20)]
+    rows = "".join(json.dumps({"text": book}) + "\n" for book in books) if "json" in name else ""
+    rows = (rows or "text\n" + "".join(f'"{book}"\n' for book in books)).encode()
+    text = tmp_path / f"books.{name}"
+    text.write_bytes(zstd.compress(rows, 1) if name.endswith("zst") else rows)
+    options = ("--workers", "2", "--val-fraction", "0")
+    mill_within(text, output, smallest(text, output, *options) + 80, *options)
+    mill_within(text, output, smallest(text, output, *ONE), *ONE)
+
+
 def test_the_window_of_zstd_is_reserved(tmp_path, output):
     noise = np.random.default_rng(0).integers(97, 123, 30 * MB, np.uint8).tobytes()
     text = tmp_path / "text.txt.zst"

@@ -1,26 +1,28 @@
 """A CSV or TSV file with a header → Parts of whole rows, and the text in one column of each.
 
-Rows are taken apart while the file is read: only from its beginning on is it certain where a quoted value ends.
+Rows are parsed by the reader, since where a quoted value ends is certain only from the beginning of the file on: by
+Python's csv, and those that are bad, or longer than it allows or than a Part, by _LongRow.
 """
 
+import contextlib
 import csv
-import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from shardmill.documents import utf8
-from shardmill.documents.long_values import Broken, ValueReader, checked, plain
+from shardmill.documents.long_values import Cursor, ValuePart, ValueReader, long_parts, plain
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Counted, Location, Records, ValuePart, long_parts
-from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, block_bytes, weight
+from shardmill.documents.records import Broken, Counted, Records, checked, damage_of, lost, whole_lines
+from shardmill.documents.rejects import Location
+from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, weight
 from shardmill.io.reading import Reader
 
 _WINDOW = 256 << 10
-_COLUMNS_TOLD = 20
+_COLUMNS_SHOWN = 20
 _LONGEST_HEADER = 1 << 20
-_LONGEST_FIELD = (1 << 31) - 1
 _QUOTE = ord('"')
 _INSIDE = re.compile(b'(?:[^"]+|"")*')
 _UNCLOSED = "a quote is not closed"
@@ -28,18 +30,13 @@ _UNCLOSED = "a quote is not closed"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One row of the file: its text, or where that lies, or why there is none."""
+    """One row of a file."""
 
     at: int
-    following: int
     line: int
-    """How many lines there are before it."""
-    lines: int
-    value: bytes = b""
-    complaint: str | None = None
-    span: tuple[int, int] | None = None
-    """Of a row that is longer than a run: where its text lies."""
-    quoted: bool = False
+    """How many lines precede it."""
+    value: bytes | ValueReader | Broken
+    """The text; for a long row a Reader of it; or why there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,301 +46,223 @@ class TablePart:
     file: int
     path: str
     rows: tuple[Row, ...]
-    where: int
+    job_offset: int
+    after: Position
 
     @property
     def size(self) -> int:
-        return weight(self.rows[-1].following - self.rows[0].at, len(self.rows))
-
-    @property
-    def after(self) -> Position:
-        last = self.rows[-1]
-        return Position(file=self.file, offset=last.following, record=last.line + last.lines)
+        return weight(self.after.offset - self.rows[0].at, len(self.rows))
 
     def checked(self, rules: TextRules) -> Records:
         found = Records(
-            place=lambda number, _: Location(
-                path=self.path, line=self.rows[number].line + 1, byte=self.rows[number].at
-            ),
-            where=self.where,
+            rules=rules, location=lambda index, _: _location(self.path, self.rows[index]), job_offset=self.job_offset
         )
-        for number, row in enumerate(self.rows):
+        for index, row in enumerate(self.rows):
             offset = row.at - self.rows[0].at
-            if row.complaint is not None:
-                found.refuse(rules, number, offset, row.complaint)
-            else:
-                found.add_text(rules, row.value, number, offset)
+            if isinstance(row.value, Broken):
+                found.refuse(row.value, index, offset)
+            elif isinstance(row.value, bytes):
+                found.add_text(row.value, index, offset)
         return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Table:
+    """How a file is to be read."""
+
+    reader: Reader
+    delimiter: str
+    newline: bytes
+    column: int
+    rules: TextRules
 
 
 def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules, delimiter: str
 ) -> Iterator[TablePart | ValuePart | Counted]:
     """All rows of one file in order, from start on; the header is read first in any case."""
-    csv.field_size_limit(_LONGEST_FIELD)  # our own limit is on the row
     head = reader.read(0, 64 << 10)
     utf8.refuse_other_encodings(reader.path, head)
-    mark = head.startswith(BOM)
     newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
-    lines = _Lines(reader, len(BOM) if mark else 0, 0, newline, _LONGEST_HEADER)
-    damaged = "the header is a blank line"
+    bom = len(BOM) if head.startswith(BOM) else 0
+    source, ends = _parsed(reader.read(bom, _LONGEST_HEADER), newline, delimiter)
+    column, location = _column(source, ends, rules.field), Location(path=reader.path, line=1)
+    here = start
+    if not start.offset:
+        here = Position(file=start.file, offset=bom + ends[source.line_num], record=source.line_num)
+        if bom:
+            yield Counted(file=start.file, after=here, location=location, boms=1)
+    if isinstance(column, Broken):
+        yield Counted(file=start.file, after=Position(file=start.file + 1), location=location, complaint=str(column))
+        return
+    table = _Table(reader=reader, delimiter=delimiter, newline=newline, column=column, rules=rules)
+    while True:
+        reader.done_until(here.offset)
+        rows, after = ([], here) if here.begin else _rows(table, here)
+        if after == here:
+            found = _LongRow(table, here).find()
+            if found is None:
+                break
+            rows, after = [found[0]], found[1]
+        if rows and isinstance(rows[0].value, ValueReader):
+            location = _location(reader.path, rows[0])
+            yield from long_parts(rows[0].value, here, after, location, base + here.offset, rules)
+        elif rows:
+            yield TablePart(
+                file=here.file, path=reader.path, rows=tuple(rows), job_offset=base + rows[0].at, after=after
+            )
+        here = after
+    if (damage := damage_of(reader)) is not None:
+        yield lost(here.file, Location(path=reader.path, line=here.record + 1), "line", damage)
+
+
+def _column(source: Any, ends: list[int], field: str) -> int | Broken:
+    """Which column has the text, according to the first row; 0 for an empty file."""
     try:
-        names = next(csv.reader(lines, delimiter=delimiter, strict=True), None)
+        names = next(source, None)
     except csv.Error as e:
-        names, damaged = [], f"the header cannot be read: {e}"
-    except _TooLong:
-        names, damaged = [], f"the header is longer than {_LONGEST_HEADER:,} bytes"
-    place = Location(path=reader.path, line=1)
-    if mark and not start.offset:
-        after = Position(file=start.file, offset=lines.at, record=lines.number)
-        yield Counted(file=start.file, after=after, place=place, marks=1)
+        return Broken(f"cannot read the header: {e}")
+    if ends[-1] >= _LONGEST_HEADER:
+        return Broken(f"the header is longer than {_LONGEST_HEADER:,} bytes")
     if names is None:
-        return
-    column, complaint = _column(names, rules.field) if names else (0, damaged)
-    if complaint is not None:
-        yield Counted(file=start.file, after=Position(file=start.file + 1), place=place, complaint=complaint)
-        return
-    at, number = (start.offset, start.record) if start.offset else (lines.at, lines.number)
-    if start.offset:
-        reader.done_until(start.offset)
-    lines = _Lines(reader, at, number, newline, rules.max_run_bytes)
+        return 0
+    if not names:
+        return Broken("the header is a blank line")
+    found = [i for i, name in enumerate(names) if name == field]
+    if len(found) > 1:
+        return Broken(f"there are {len(found)} columns named {field!r}; rename all but one")
+    if not found:
+        shown = ", ".join(names[:_COLUMNS_SHOWN]) + (" …" if len(names) > _COLUMNS_SHOWN else "")
+        return Broken(f"there is no column {field!r}; the file has: {shown}. Choose one with --column")
+    return found[0]
+
+
+def _rows(table: _Table, here: Position) -> tuple[list[Row], Position]:
+    """About a block of rows, and where the next begins; none if the next is bad, or too long for that."""
+    data, _ = whole_lines(table.reader, here.offset, table.newline, table.rules.block_bytes)
+    source, ends = _parsed(data, table.newline, table.delimiter)
     rows: list[Row] = []
-    size = 0
-    for row in _rows(lines, delimiter, column):
-        long = row.span is not None
-        full = size + row.following - row.at > block_bytes(start.file, row.at, rules)
-        if rows and (long or full or len(rows) == MAX_RECORDS):
-            yield TablePart(file=start.file, path=reader.path, rows=tuple(rows), where=base + rows[0].at)
-            reader.done_until(row.at)
-            rows, size = [], 0
-        if long:
-            yield from _long(row, start, reader, base, rules)
-            start = dataclasses.replace(start, begin=0)
-            reader.done_until(row.following)
-        else:
-            rows.append(row)
-            size += row.following - row.at
-    if rows:
-        yield TablePart(file=start.file, path=reader.path, rows=tuple(rows), where=base + rows[0].at)
-    damage = getattr(reader, "damage", None)
-    if damage is not None:
-        place = Location(path=reader.path, line=lines.number + 1)
-        complaint = f"the rest of the file, from this line on, is lost: {damage}"
-        yield Counted(file=start.file, after=Position(file=start.file + 1), place=place, complaint=complaint)
+    at, done = here.offset, 0
+    # A field may also be longer than the csv module allows; its limit is the whole process's, so it is left alone.
+    with contextlib.suppress(csv.Error):
+        for values in source:
+            following = here.offset + ends[source.line_num]
+            if following - at > table.rules.max_run_bytes or len(rows) == MAX_RECORDS:
+                break
+            if values:  # a blank line is not a record, but has a number
+                value = _too_few(len(values), table) if len(values) <= table.column else _encoded(values[table.column])
+                rows.append(Row(at=at, line=here.record + done, value=value))
+            at, done = following, source.line_num
+    return rows, Position(file=here.file, offset=at, record=here.record + done) if done else here
 
 
-def _long(row: Row, start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[ValuePart | Counted]:
-    """A value that is looked through first, then handed on in stretches."""
-    assert row.span is not None
-    here = Position(file=start.file, offset=row.at, record=row.line, begin=start.begin)
-    after = Position(file=start.file, offset=row.following, record=row.line + row.lines)
-    place = Location(path=reader.path, line=row.line + 1, byte=row.at)
-    replace = rules.on_error == "replace"
-    value = (
-        ValueReader(reader, row.span, _whole_quotes, _unquoted, replace=replace)
-        if row.quoted
-        else plain(reader, row.span, replace=replace)
-    )
-    return long_parts(value, here, after, place, base + row.at, rules)
+def _parsed(data: bytes, newline: bytes, delimiter: str) -> tuple[Any, list[int]]:
+    """A csv.reader of data, and where each of the lines that it has read ends, after the beginning of the first."""
+    ends = [0]
+
+    def lines() -> Iterator[str]:
+        while (at := ends[-1]) < len(data):
+            ends.append(data.find(newline, at) + 1 or len(data))
+            yield data[at : ends[-1]].decode("utf-8", "surrogateescape")
+
+    return csv.reader(lines(), delimiter=delimiter, strict=True), ends
 
 
-def _whole_quotes(raw: bytes) -> int:
+def _encoded(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _location(path: str, row: Row) -> Location:
+    return Location(path=path, line=row.line + 1, byte=row.at)
+
+
+def _too_few(columns: int, table: _Table) -> Broken:
+    return Broken(f"has {columns:,} columns, but the text should be in column {table.column + 1:,}")
+
+
+class _LongRow:
+    """A row of any length, parsed a window at a time, to the same result as Python's csv in strict mode."""
+
+    def __init__(self, table: _Table, here: Position) -> None:
+        self._table, self._here = table, here
+        self._cursor = Cursor(table.reader, here.offset)
+        self._outside = re.compile(b"[^\r\n" + re.escape(table.delimiter.encode()) + b"]*")
+
+    def find(self) -> tuple[Row, Position] | None:
+        """The row, with a Reader of its text or why there is none, and where the next begins; None at the end."""
+        newline, first = self._table.newline, self._here.offset
+        if self._cursor.peek() is None:
+            return None
+        try:
+            value = self._row()
+        except Broken as e:
+            if str(e) == _UNCLOSED and damage_of(self._table.reader) is not None:
+                return None
+            value = Broken(f"is not {'TSV' if self._table.delimiter == chr(9) else 'CSV'}: {e}")
+            if str(e) == _UNCLOSED:  # the rows after its first line may be good
+                self._cursor = Cursor(self._table.reader, first)
+            self._cursor.skip(re.compile(b"[^" + newline + b"]*"))
+            if self._cursor.peek() is not None:
+                self._cursor.step()
+        end, read = self._cursor.position, self._table.reader.read
+        lines = sum(read(at, min(_WINDOW, end - at)).count(newline) for at in range(first, end, _WINDOW))
+        lines += read(end - 1, 1) != newline
+        after = Position(file=self._here.file, offset=end, record=self._here.record + lines)
+        return Row(at=first, line=self._here.record, value=value), after
+
+    def _row(self) -> ValueReader | Broken:
+        reader, replace = self._table.reader, self._table.rules.on_error == "replace"
+        number, value = 0, None
+        while True:
+            is_quoted = self._cursor.peek() == _QUOTE
+            span = self._quoted() if is_quoted else self._unquoted()
+            if number == self._table.column and is_quoted:
+                value = ValueReader(reader, span, _boundary, _without_quotes, replace=replace)
+            elif number == self._table.column:
+                value = plain(reader, span, replace=replace)
+            if self._cursor.peek() != ord(self._table.delimiter):
+                break
+            self._cursor.step()
+            number += 1
+        self._end_of_row()
+        return _too_few(number + 1, self._table) if value is None else value
+
+    def _unquoted(self) -> tuple[int, int]:
+        start = self._cursor.position
+        self._cursor.skip(self._outside)
+        return start, self._cursor.position
+
+    def _quoted(self) -> tuple[int, int]:
+        """Where a value is, between its quotes."""
+        self._cursor.step()
+        start = self._cursor.position
+        while True:
+            self._cursor.skip(_INSIDE)
+            if self._cursor.peek() is None:
+                raise Broken(_UNCLOSED)
+            self._cursor.step()  # the closing quote, or the first of two in different windows
+            if self._cursor.peek() != _QUOTE:
+                return start, self._cursor.position - 1
+            self._cursor.step()
+
+    def _end_of_row(self) -> None:
+        wrong = f"{self._table.delimiter!r} expected after '\"'"
+        while (byte := self._cursor.peek()) is not None:
+            if byte not in b"\r\n":
+                raise Broken(wrong)
+            self._cursor.step()
+            wrong = "there is a line break in a value without quotes"
+            if byte == self._table.newline[0]:
+                return
+        if damage_of(self._table.reader) is not None:
+            raise Broken(_UNCLOSED)
+
+
+def _boundary(raw: bytes) -> int:
     """Where raw can be cut: not between two quotes that stand for one, nor inside a character."""
     quotes = len(raw) - len(raw.rstrip(b'"'))
     return len(raw) - 1 if quotes % 2 else character_boundary(raw, len(raw))
 
 
-def _unquoted(raw: bytes, done: int, replace: bool) -> tuple[bytes, int]:
+def _without_quotes(raw: bytes, done: int, replace: bool) -> tuple[bytes, int]:
     return checked(raw.replace(b'""', b'"'), done, replace)
-
-
-class _TooLong(Exception):
-    """A row that is longer than a run."""
-
-
-class _Lines:
-    """The lines of a file, each with its end, and where the next one begins."""
-
-    def __init__(self, reader: Reader, at: int, number: int, newline: bytes, longest: int) -> None:
-        self.reader, self.newline, self._longest = reader, newline, longest
-        self.at, self.number = at, number
-        self._buffer, self._position = b"", 0
-        self.row_at = self.first_end = at
-        """Where the row that is being read begins, and where its first line ends."""
-
-    @property
-    def damaged(self) -> bool:
-        return getattr(self.reader, "damage", None) is not None
-
-    def begin_row(self) -> None:
-        self.row_at = self.first_end = self.at
-
-    def go_back(self, at: int, number: int) -> None:
-        self.at, self.number = at, number
-        self._buffer, self._position = b"", 0
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        searched = self._position
-        while (end := self._buffer.find(self.newline, searched)) < 0:
-            known = len(self._buffer) - self._position
-            if self.at + known - self.row_at > self._longest:
-                raise _TooLong
-            more = self.reader.read(self.at + known, _WINDOW)
-            self._buffer, self._position = self._buffer[self._position :] + more, 0
-            searched = known
-            if not more:
-                break
-        line = self._buffer[self._position :] if end < 0 else self._buffer[self._position : end + len(self.newline)]
-        if not line or (end < 0 and self.damaged):
-            raise StopIteration
-        if self.at + len(line) - self.row_at > self._longest:
-            raise _TooLong
-        self._position += len(line)
-        if self.at == self.row_at:
-            self.first_end = self.at + len(line)
-        self.at += len(line)
-        self.number += 1
-        return line.decode("utf-8", "surrogateescape")
-
-
-def _rows(lines: _Lines, delimiter: str, column: int) -> Iterator[Row]:
-    source = csv.reader(lines, delimiter=delimiter, strict=True)
-    while True:
-        at, line = lines.at, lines.number
-        lines.begin_row()
-        row, complaint, value = [""], None, b""
-        try:
-            row = next(source)
-        except StopIteration:
-            return
-        except _TooLong:
-            long = _LongRow(lines.reader, at, lines.newline, delimiter).find(line, column)
-            if lines.damaged and _UNCLOSED in (long.complaint or ""):
-                return
-            lines.go_back(long.following, line + long.lines)
-            source = csv.reader(lines, delimiter=delimiter, strict=True)
-            yield long
-            continue
-        except csv.Error as e:
-            unclosed = "unexpected end" in str(e)
-            if unclosed and lines.damaged:
-                return
-            complaint = _is_not(delimiter, _UNCLOSED if unclosed else str(e))
-            if unclosed:  # the rows after its first line may be good
-                lines.go_back(lines.first_end, line + 1)
-            source = csv.reader(lines, delimiter=delimiter, strict=True)
-        if not row:
-            continue  # a blank line is no record, but has its number
-        if complaint is None and len(row) <= column:
-            complaint = f"has {len(row):,} columns, and the text should be in number {column + 1:,}"
-        elif complaint is None:
-            value = row[column].encode("utf-8", "surrogateescape")
-        yield Row(at=at, following=lines.at, line=line, lines=lines.number - line, value=value, complaint=complaint)
-
-
-def _is_not(delimiter: str, why: str) -> str:
-    return f"is not {'TSV' if delimiter == chr(9) else 'CSV'}: {why}"
-
-
-class _LongRow:
-    """A walk through a row of any length, mark by mark, as Python's csv takes it apart."""
-
-    def __init__(self, reader: Reader, at: int, newline: bytes, delimiter: str) -> None:
-        self._reader, self._newline, self._delimiter = reader, newline, delimiter
-        self._first = self._base = at
-        self._buffer, self._at = b"", 0
-        self._lines = 0
-        self._outside = re.compile(b"[^\r\n" + re.escape(delimiter.encode()) + b"]*")
-
-    def find(self, line: int, column: int) -> Row:
-        """The row, with the place of the value in its column."""
-        complaint, span, quoted, number = None, None, False, 0
-        try:
-            while True:
-                start, end, has_quotes = self._value()
-                if number == column:
-                    span, quoted = (start, end), has_quotes
-                if self._peek() != ord(self._delimiter):
-                    break
-                self._at += 1
-                number += 1
-            self._end_of_row()
-            if span is None:
-                complaint = f"has {number + 1:,} columns, and the text should be in number {column + 1:,}"
-        except Broken as e:
-            complaint = _is_not(self._delimiter, str(e))
-            if str(e) == _UNCLOSED:  # the rows after its first line may be good
-                self._base, self._buffer, self._at, self._lines = self._first, b"", 0, 0
-            self._pass_line()
-        return Row(
-            at=self._first,
-            following=self._base + self._at,
-            line=line,
-            lines=max(1, self._lines),
-            complaint=complaint,
-            span=None if complaint is not None else span,
-            quoted=quoted,
-        )
-
-    def _value(self) -> tuple[int, int, bool]:
-        """Pass over a value; where it lies, between its quotes if it has them."""
-        if self._peek() != _QUOTE:
-            start = self._base + self._at
-            self._skip(self._outside)
-            return start, self._base + self._at, False
-        self._at += 1
-        start = self._base + self._at
-        while True:
-            self._skip(_INSIDE)
-            if self._peek() is None:
-                raise Broken(_UNCLOSED)
-            self._at += 1  # the last quote, or the first of two that lie in two windows
-            if self._peek() != _QUOTE:
-                return start, self._base + self._at - 1, True
-            self._at += 1
-
-    def _end_of_row(self) -> None:
-        wrong = f"{self._delimiter!r} expected after '\"'"
-        while (byte := self._peek()) is not None:
-            if byte not in b"\r\n":
-                raise Broken(wrong)
-            self._at += 1
-            wrong = "a line end stands in a value without quotes"
-            if byte == self._newline[0]:
-                break
-        self._lines += 1
-
-    def _pass_line(self) -> None:
-        self._skip(re.compile(b"[^" + self._newline + b"]*"))
-        if self._peek() is not None:
-            self._at += 1
-        self._lines += 1
-
-    def _skip(self, pattern: re.Pattern[bytes]) -> None:
-        """Pass over what matches; each line that ends in it is counted."""
-        while self._peek() is not None:
-            found = pattern.match(self._buffer, self._at)
-            assert found is not None
-            self._lines += self._buffer.count(self._newline, self._at, found.end())
-            self._at = found.end()
-            if self._at < len(self._buffer):
-                return
-
-    def _peek(self) -> int | None:
-        if self._at == len(self._buffer):
-            self._base += self._at
-            self._buffer, self._at = self._reader.read(self._base, _WINDOW), 0
-        return self._buffer[self._at] if self._buffer else None
-
-
-def _column(names: list[str], field: str) -> tuple[int, str | None]:
-    found = [i for i, name in enumerate(names) if name == field]
-    if len(found) == 1:
-        return found[0], None
-    if found:
-        return 0, f"there are {len(found)} columns named {field!r}; name them apart"
-    there = ", ".join(names[:_COLUMNS_TOLD]) + (" …" if len(names) > _COLUMNS_TOLD else "")
-    return 0, f"there is no column {field!r}; there are: {there}. Name the right one with --column"

@@ -1,4 +1,4 @@
-"""An input file → its format, by its name and by its first bytes, and a Reader of it without the compression."""
+"""An input file → its format, from its first bytes and its name, and a Reader of its decompressed content."""
 
 import os
 
@@ -26,17 +26,17 @@ FORMAT_OF_SUFFIX: dict[str, InputFormat] = {
 TEXT = tuple(suffix for suffix, name in FORMAT_OF_SUFFIX.items() if name == "text")
 HEAD_BYTES = 4 << 10
 _ARROW_CONTINUES = b"\xff\xff\xff\xff"
-# Files of these kinds would be milled as nonsense, or refused for a byte that is not UTF-8: better to name them.
+# These would be read as nonsense, or refused as not UTF-8: better to say what they are.
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"%PDF-": "a PDF file; extract its text first (pdftotext)",
     b"\x93NUMPY": "a NumPy file",
-    b"FEA1": "a Feather file of the old version 1; write it again with a current pyarrow",
+    b"FEA1": "a Feather file of version 1; rewrite it with a current pyarrow",
 }
 
 
 def suffixes(path: str) -> tuple[str, Compression | None]:
-    """The suffix that names the format, and the compression that the name tells."""
+    """The suffix of the format and the compression, by name: a.jsonl.zst → (".jsonl", "zstd")."""
     stem, last = os.path.splitext(path.lower())
     if last in SUFFIXES:
         return os.path.splitext(stem)[1], SUFFIXES[last]
@@ -44,13 +44,13 @@ def suffixes(path: str) -> tuple[str, Compression | None]:
 
 
 def is_known(path: str) -> bool:
-    """Whether a file of this name is taken from a folder."""
+    """Whether a file of this name is read when its folder is an input."""
     suffix, _ = suffixes(path)
     return suffix in FORMAT_OF_SUFFIX
 
 
 def uncompressed(reader: Reader, *, max_window: int = LEAST_WINDOW, spool: str | None = None) -> Reader:
-    """The Reader of the text itself: content decides, whatever the name says."""
+    """A Reader of the decompressed content; the compression is detected from the first bytes, whatever the name."""
     head = reader.read(0, HEAD_BYTES)
     found = compression_of(head)
     if found is not None:
@@ -58,39 +58,39 @@ def uncompressed(reader: Reader, *, max_window: int = LEAST_WINDOW, spool: str |
     named = suffixes(reader.path)[1]
     if named is not None and head and not _is_text(head) and _by_content(head) is None:
         raise ContentError(
-            f"{show(reader.path)}: is named as {named} but does not begin as such, and is no text either; it is damaged or misnamed: fetch it again, or give it its true name"
+            f"{show(reader.path)}: is named {os.path.splitext(reader.path)[1]} but is neither {named} nor text; it is damaged or misnamed: download it again, or rename it"
         )
     return reader
 
 
 def format_of(reader: Reader, asked: InputFormat) -> InputFormat:
-    """The format of a file, as asked for; else what its first bytes say, else what its name says, else text."""
+    """The format of a file: the one asked for, else by its first bytes, else by its name, else text."""
     head = reader.read(0, HEAD_BYTES)
     found = _by_content(head)
     if asked == "auto":
         for magic, what in _FOREIGN.items():
             if head.startswith(magic):
-                raise ContentError(f"{show(reader.path)}: is {what}; it is none of the formats that are read")
+                raise ContentError(f"{show(reader.path)}: is {what}; this format is not supported")
         asked = found or FORMAT_OF_SUFFIX.get(suffixes(reader.path)[0], "text")
     if asked in ("parquet", "arrow") and found != asked:
-        begins = "PAR1" if asked == "parquet" else "ARROW1 or a stream's mark"
+        begins = "PAR1" if asked == "parquet" else "ARROW1 or a stream header"
         raise ContentError(
-            f"{show(reader.path)}: does not begin with {begins}, so it is no {asked} file; it is damaged, or another format (--input-format)"
+            f"{show(reader.path)}: does not begin with {begins}, so it is not {asked}; it is damaged, or of another format (--input-format)"
         )
     if asked == "parquet" and isinstance(reader, Decompressed):
         raise ContentError(
-            f"{show(reader.path)}: is a compressed Parquet file, which can only be read from its end; decompress it first (Parquet compresses by itself)"
+            f"{show(reader.path)}: is a compressed Parquet file, and Parquet must be read from its end; decompress it first (its pages are compressed anyway)"
         )
     return asked
 
 
 def is_plain(head: bytes) -> bool:
-    """Whether nothing in the first bytes of a file speaks against plain text."""
+    """Whether the first bytes of a file may be plain text."""
     return compression_of(head) is None and _by_content(head) is None and not head.startswith(tuple(_FOREIGN))
 
 
 def window(reader: Reader) -> int:
-    """The memory that decompressing this file will take for itself; 0 for a file that is not compressed."""
+    """The window that decompressing this file needs; 0 for a file that is not compressed."""
     head = reader.read(0, 64)
     return window_of(head) if compression_of(head) is not None else 0
 

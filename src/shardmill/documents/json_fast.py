@@ -1,6 +1,6 @@
-"""Lines of JSON in which nothing is odd → the text in one field of each, by native/lines.c where it was compiled.
+"""Lines of JSON → the text in one field of each, parsed by native/lines.c while other threads run.
 
-Other threads run meanwhile; msgspec, which does it otherwise, holds the GIL.
+Lines that are unusual in any way, and all of them where the C was not compiled, are left to the caller.
 """
 
 from ctypes import CDLL, c_char_p, c_int64, c_void_p
@@ -12,19 +12,19 @@ from shardmill.documents import utf8
 from shardmill.documents.rules import MAX_RECORDS
 from shardmill.system import compiled
 
-_VERSION = 1
+_VERSION = 2
 # The library copies 16 bytes at a time.
 _SLACK = 16
 
 
-def texts(data: bytes, path: tuple[str, ...]) -> list[bytes] | None:
-    """The text of each line, none of them empty; None if some line is odd, or there is no library.
+def texts(data: bytes, newline: bytes, path: tuple[str, ...]) -> list[bytes | None]:
+    r"""The text of each line as Python's json reads it; None: the line is unusual, and was not parsed.
 
-    What is given is what Python's json gives, with the field there once in each line.
+    texts(b'{"text": "a"}\n{"text": 5}\n', b"\n", ("text",)) == [b"a", None]
     """
     library = _library()
-    if library is None or not utf8.is_valid(data):
-        return None
+    if library is None or newline != b"\n":
+        return [None] * (data.count(newline) + (not data.endswith(newline)))
     names = [name.encode() for name in path]
     name_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
     out = np.empty(len(data) + _SLACK, np.uint8)
@@ -32,12 +32,14 @@ def texts(data: bytes, path: tuple[str, ...]) -> list[bytes] | None:
     count = library.lines_texts(
         data, len(data), b"".join(names), name_ends.ctypes, len(names), out.ctypes, ends.ctypes, len(ends)
     )
-    if count < 0:
-        return None
-    view, begin, found = out.data, 0, []
+    assert count >= 0, "too many lines"
+    view, begin = out.data, 0
+    found: list[bytes | None] = []
     for end in ends[:count].tolist():
-        found.append(view[begin:end].tobytes())
-        begin = end
+        found.append(None if end < 0 else view[begin:end].tobytes())
+        begin = max(begin, end)
+    if not utf8.is_valid(data):
+        return [text if utf8.is_valid(line) else None for text, line in zip(found, data.split(b"\n"))]
     return found
 
 

@@ -1,37 +1,98 @@
-"""A long value as it is written in a file → a Reader of its text, window by window."""
+"""A value too long for one Part → Parts of its text, cut where text can be cut exactly."""
 
-from collections.abc import Callable
-from types import TracebackType
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from shardmill.documents import utf8
+from shardmill.documents import text
 from shardmill.documents.passages import character_boundary
+from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.records import Broken, Counted, checked
+from shardmill.documents.rejects import Location
+from shardmill.documents.rules import HELD_BYTES, TextRules
 from shardmill.io.reading import Reader
 
 _WINDOW = 128 << 10
 _LOOK_BACK = 4 << 10
 
 Decode = Callable[[bytes, int, bool], tuple[bytes, int]]
-"""A window of the value, where its text begins in that of the value, and whether to replace what is no character
+"""A window of the raw value, the length of the text before it, and whether to replace what is not UTF-8
 → its text, and how many characters were replaced. Raises Broken."""
 
 
-class Broken(Exception):
-    """Why a record is refused."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValuePart:
+    """A span of one long value; offsets in the inner Part are counted from the beginning of the value."""
+
+    file: int
+    after: Position
+    location: Location
+    inner: text.TextPart
+    job_offset: int
+    replaced: int = 0
+    """Characters replaced in the whole value; counted with its first span."""
+
+    @property
+    def size(self) -> int:
+        return len(self.inner.data)
+
+    def checked(self, _rules: TextRules) -> "ValuePart":
+        return self
+
+    def keys(self, _base: int, rules: TextRules) -> tuple[list[int], int]:
+        return text.keys_and_count(self.inner, self.job_offset, _as_document(rules))
+
+    def pieces(self, _base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
+        found = text.pieces_of(self.inner, self.job_offset, _as_document(rules), is_val)
+        if self.replaced and found.data:
+            found.count("replaced_characters", self.replaced, at=0)
+        return found
+
+    def origins(self, found: Pieces) -> list[int]:
+        return [self.location.record] * len(found.data)
+
+    def place_of(self, _piece: int, offset: int) -> str:
+        return f"{self.location}, byte {self.inner.offset + offset:,} of its text"
+
+
+class BytesReader:
+    """A Reader of bytes in memory."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path = path
+        self._data = data
+
+    @property
+    def size(self) -> int | None:
+        return len(self._data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._data[offset : offset + length]
+
+    def done_until(self, offset: int) -> None:
+        pass
+
+    def __enter__(self) -> "BytesReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class ValueReader:
-    """The text of a value that is written at [start, end) of a Reader. Going back means starting over.
+    """The text of a value whose raw bytes are at [start, end) of a Reader, decoded a window at a time.
 
-    whole says where a window can be cut: not inside a character or what stands for one.
+    boundary says where a window can end: not inside a character or an escape. Reading backwards starts over.
     """
 
     def __init__(
-        self, reader: Reader, span: tuple[int, int], whole: Callable[[bytes], int], decode: Decode, *, replace: bool
+        self, reader: Reader, span: tuple[int, int], boundary: Callable[[bytes], int], decode: Decode, *, replace: bool
     ) -> None:
         self.path = reader.path
         self._reader, self._replace = reader, replace
         self._first, self._last = span
-        self._whole, self._decode = whole, decode
+        self._boundary, self._decode = boundary, decode
         self._rewind()
 
     @property
@@ -53,21 +114,22 @@ class ValueReader:
         self._done = offset
 
     def check(self) -> int:
-        """Look through all of it: raises Broken for what cannot be UTF-8; returns how many characters were replaced."""
+        """Decode all of it: how many characters were replaced. Raises Broken. What is not too long stays in memory."""
         self._rewind()
         done = 0
         while self._at < self._last:
-            done += len(self._next(done))
+            text = self._next(done)
+            done += len(text)
+            self._text += text if done <= HELD_BYTES else b""
         replaced = self._replaced
-        self._rewind()
+        if done > HELD_BYTES:
+            self._rewind()
         return replaced
 
     def __enter__(self) -> "ValueReader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def _rewind(self) -> None:
@@ -76,7 +138,7 @@ class ValueReader:
 
     def _next(self, done: int) -> bytes:
         raw = self._reader.read(self._at, min(_WINDOW, self._last - self._at))
-        raw = raw if self._at + len(raw) == self._last else raw[: self._whole(raw)]
+        raw = raw if self._at + len(raw) == self._last else raw[: self._boundary(raw)]
         if not raw:
             raise Broken("it ends too early")
         self._at += len(raw)
@@ -85,15 +147,98 @@ class ValueReader:
         return text
 
 
+class Cursor:
+    """A position in a Reader that moves forward by regular expressions, a window at a time."""
+
+    def __init__(self, reader: Reader, at: int, end: int = 1 << 62) -> None:
+        self._reader, self._end = reader, end
+        self._buffer, self._base, self._at = b"", at, 0
+
+    @property
+    def position(self) -> int:
+        return self._base + self._at
+
+    def peek(self) -> int | None:
+        """The next byte; None at the end."""
+        self.need(1)
+        return self._buffer[self._at] if self._at < len(self._buffer) else None
+
+    def step(self) -> None:
+        """Past the byte that peek returned."""
+        self._at += 1
+
+    def skip(self, pattern: re.Pattern[bytes]) -> None:
+        """Past all that matches, which may be of any length."""
+        while self.peek() is not None:
+            found = pattern.match(self._buffer, self._at)
+            assert found is not None
+            self._at = found.end()
+            if self._at < len(self._buffer):
+                return
+
+    def match(self, pattern: re.Pattern[bytes], longest: int) -> bytes | None:
+        """Past what matches, which is at most so long, and what it was; None if nothing does."""
+        self.need(longest)
+        found = pattern.match(self._buffer, self._at)
+        if found is None:
+            return None
+        self._at = found.end()
+        return found.group()
+
+    def need(self, count: int) -> None:
+        """Read on until so many bytes are at hand, or the end is."""
+        while len(self._buffer) - self._at < count:
+            end = self._base + len(self._buffer)
+            data = self._reader.read(end, min(_WINDOW, self._end - end))
+            if not data:
+                return
+            self._buffer = self._buffer[self._at :] + data
+            self._base, self._at = self._base + self._at, 0
+
+
 def plain(reader: Reader, span: tuple[int, int], *, replace: bool) -> ValueReader:
-    """A value that is written as it is."""
+    """A value whose raw bytes are its text."""
     return ValueReader(reader, span, lambda raw: character_boundary(raw, len(raw)), checked, replace=replace)
 
 
-def checked(text: bytes, done: int, replace: bool) -> tuple[bytes, int]:
-    """Text that may not be UTF-8."""
-    if utf8.is_valid(text):
-        return text, 0
-    if not replace:
-        raise Broken(utf8.complaint(text, done))
-    return utf8.replaced(text)
+def long_parts(
+    value: ValueReader, here: Position, after: Position, location: Location, job_offset: int, rules: TextRules
+) -> Iterator[ValuePart | Counted]:
+    """A long value in a file, checked first; here.begin bytes of its text are done already."""
+    try:
+        replaced = value.check()
+    except Broken as e:
+        yield Counted(file=here.file, after=after, location=location, complaint=str(e), repairable=e.repairable)
+        return
+    yield from value_parts(value, here, after, location, job_offset, rules, replaced)
+
+
+def value_parts(
+    reader: Reader,
+    here: Position,
+    following: Position,
+    location: Location,
+    job_offset: int,
+    rules: TextRules,
+    replaced: int = 0,
+) -> Iterator[ValuePart | Counted]:
+    """Valid text in Parts, from exact cut to exact cut; here.begin bytes of it are done already."""
+    if not here.begin and not reader.read(0, 1):
+        yield Counted(file=here.file, after=following, location=location, empty=1)
+    start = Position(file=here.file, offset=here.begin)
+    for inner in text.read_parts(start, reader, job_offset, _as_document(rules), is_value=True):
+        assert isinstance(inner, text.TextPart)
+        done = inner.offset + len(inner.data)
+        yield ValuePart(
+            file=here.file,
+            after=dataclasses.replace(here, begin=done) if inner.open else following,
+            location=location,
+            inner=inner,
+            job_offset=job_offset,
+            replaced=0 if inner.offset else replaced,
+        )
+
+
+def _as_document(rules: TextRules) -> TextRules:
+    """The rules for a value, which is one document, and is known to be valid."""
+    return dataclasses.replace(rules, separator=None, passage_bytes=None, border=None, on_error="stop")

@@ -1,4 +1,4 @@
-"""Running text → passages with borders that the content decides: what is judged for train or val."""
+"""Running text → passages with content-defined borders: the units of the split."""
 
 from collections.abc import Iterator
 
@@ -10,12 +10,12 @@ from shardmill.tokens.cuts import CONTEXT_BYTES, Cuts
 
 # The rules for cuts look back two characters.
 BEFORE_BYTES = 8
-# Where no place is known to be exact, passages end at spaces and lines all the same, each by force: val must get its share.
+# For tokenizers without known exact cuts, passages still end at spaces and lines, but by force: val must get its share.
 _BY_FORCE = Cuts("spaces")
 
 
 def find_passages(reader: Reader, base: int, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, Passages]:
-    """The next bytes of the file, and the passages that surely begin and end in them."""
+    """The next bytes of the file, and the passages that begin and end in them."""
     for limit in growing(block_bytes, rules.max_run_bytes):
         data = reader.read(at, limit + CONTEXT_BYTES)
         at_end = len(data) < limit + CONTEXT_BYTES if reader.size is None else at + len(data) == reader.size
@@ -73,11 +73,11 @@ def _glance(reader: Reader, base: int, at: int, rules: TextRules) -> tuple[int, 
 def _next_border(
     data: bytes, at: int, offset: int, rules: TextRules, *, at_end: bool, rest: int
 ) -> tuple[int | None, bool]:
-    """Where the passage that begins at `at` ends, and whether by force; (None, …) when more text is needed to tell.
+    """Where the passage that begins at `at` ends, and whether by force; (None, …) if more text is needed to decide.
 
-    Passages begin at lines that a hash of the line before picks, so that an edit moves only the borders
-    near it; where there are no lines, at the first exact cut. What would be a short last passage, of the
-    `rest` of the file, belongs to the one before: a validation set of a few tokens is of no use.
+    Passages begin at lines chosen by a hash of the line before, so that an edit moves only the borders near it; where
+    there are no lines, at the first exact cut. A short last passage (`rest` is what is left of the file) is joined to
+    the one before it: a validation set of a few tokens is useless.
     """
     assert rules.passage_bytes is not None
     visible = len(data) if at_end else len(data) - CONTEXT_BYTES
@@ -85,7 +85,7 @@ def _next_border(
     line_until = goal + rules.passage_bytes // 16
     border_ahead = rules.border is not None and offset + at < rules.border < offset + at + rest
     if border_ahead and rules.border is not None and rules.border <= offset + line_until:
-        goal = line_until = max(rules.border - offset, at + BEFORE_BYTES)  # what the rules look at is at hand
+        goal = line_until = max(rules.border - offset, at + BEFORE_BYTES)  # the context that the rules need is there
     elif rest < 2 * rules.passage_bytes and not border_ahead:
         return (len(data) if at_end else None), False
     if goal >= len(data):
@@ -117,7 +117,7 @@ def _next_border(
 
 
 def character_boundary(data: bytes, at: int) -> int:
-    """The last place at or before `at` that is not inside a character."""
+    """The last offset up to `at` that is not inside a character."""
     for start in range(at - 1, max(0, at - 4), -1):
         if data[start] & 0xC0 != 0x80:
             size = 1 + (data[start] >= 0xC0) + (data[start] >= 0xE0) + (data[start] >= 0xF0)

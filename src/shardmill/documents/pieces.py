@@ -1,4 +1,4 @@
-"""What all readers hand on: where to read on, and pieces of documents to be encoded, with what is to be counted."""
+"""What all readers hand on: where to resume reading, and the pieces of documents to encode, with their counts."""
 
 from dataclasses import dataclass, field
 
@@ -8,9 +8,9 @@ from shardmill.errors import ShardmillError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """A place where reading can begin again: a file, a byte in it, and where the document at that byte began.
+    """Where reading can resume: a file, a byte in it, and where the document at that byte began.
 
-    In files of records, record is the number of lines or rows before; offset is where that line begins (of what
+    In files of records, record is the number of lines or rows before it; offset is where that line begins (in what
     the file decompresses to), and begin is how many bytes of its text are done already.
     """
 
@@ -19,10 +19,10 @@ class Position:
     begin: int = 0
     record: int = 0
     spent: int = 0
-    """The bytes of the file that are done here; of a compressed one it depends on the library that decompressed it."""
+    """How many bytes of the file are done here; for a compressed one it depends on the library that decompressed it."""
     frame: int = 0
     frame_text: int = 0
-    """Of a compressed file: the last place before it where a decompressor can begin, and the text before that."""
+    """In a compressed file: where the last frame before it begins, and how much text precedes that frame."""
 
 
 BEGINNING = Position()
@@ -32,8 +32,8 @@ BEGINNING = Position()
 class Pieces:
     """What is to be encoded, column by column.
 
-    Piece i is data[i], at byte offsets[i] of the Part. val[i] says where it goes; None: where the piece
-    before it went. begins[i] and ends[i] tell whether it is the beginning or the end of its document.
+    Piece i is data[i], at byte offsets[i] of the Part. val[i] is whether it goes to val; None: as the piece before it.
+    begins[i] and ends[i] are whether it is the beginning or the end of its document.
     """
 
     data: list[bytes] = field(default_factory=list)
@@ -42,14 +42,14 @@ class Pieces:
     begins: list[bool] = field(default_factory=list)
     ends: list[bool] = field(default_factory=list)
     passages: list[int] = field(default_factory=list)
-    """How many passages each piece is; empty when documents are judged whole."""
+    """How many passages each piece is; empty when documents are split whole."""
     events: list[tuple[int, str, int]] = field(default_factory=list)
-    """What else is counted: the piece it belongs to or comes before, the name in Counts, and how many."""
+    """What else is counted: the index of the piece it belongs to or precedes, the name in Counts, and how many."""
     rejects: list[tuple[int, Reject]] = field(default_factory=list)
     error: tuple[int, ShardmillError] | None = None
-    """In a job with a limit: what is wrong behind the first so many pieces, told unless the limit comes before it."""
+    """In a job with a limit: an error after so many pieces, raised unless the limit comes first."""
     replaced: dict[int, list[int]] = field(default_factory=dict)
-    """In a job with a limit: where in a piece U+FFFD stands for bytes that were not UTF-8."""
+    """In a job with a limit: where in a piece U+FFFD replaced bytes that were not UTF-8."""
 
     def add(self, data: bytes, offset: int, val: bool | None, *, begins: bool = True, ends: bool = True) -> None:
         self.data.append(data)
@@ -69,12 +69,12 @@ class Pieces:
         self.rejects.append((len(self.data) if at is None else at, reject))
 
     def blank(self, i: int, name: str) -> None:
-        """Leave a passage out; what it says about its document's borders stays."""
+        """Leave a passage out, but not whether its document begins or ends with it."""
         self.count(name, self.passages[i], at=i)
         self.data[i], self.passages[i], self.val[i] = b"", 0, None
 
     def keep(self, count: int) -> None:
-        """Only the first so many pieces, and what belongs to them or comes before."""
+        """Keep only the first so many pieces, and what belongs to them or precedes them."""
         for column in (self.data, self.offsets, self.val, self.begins, self.ends, self.passages):
             del column[count:]
         self.events = [event for event in self.events if event[0] < max(count, 1)]

@@ -1,9 +1,11 @@
-"""Records that were left out under --on-error skip: what, where and why, one line of JSON each in rejects.jsonl."""
+"""Records that --on-error skip left out: what, where and why, one line of JSON each in rejects.jsonl."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
 
 from shardmill.errors import InputError
+from shardmill.system.names import show
 
 NAME = "rejects.jsonl"
 # A share of fewer records than this says little, until all are read.
@@ -11,34 +13,54 @@ _LEAST_JUDGED = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reject:
-    """One document or record that was left out. Of the places, those that the input has are set."""
+class Location:
+    """Where a record is in its file: by line or by row, whichever the format has, and by byte."""
 
     path: str
-    reason: str
     byte: int | None = None
     """Where it begins in the file, or in what the file decompresses to."""
     line: int | None = None
-    """Counted from 1, as editors do."""
+    """Counted from 1, as in editors."""
     row: int | None = None
-    """Counted from 0, as Parquet and Arrow do."""
+    """Counted from 0, as in Parquet and Arrow."""
+
+    def __str__(self) -> str:
+        parts = [show(self.path)]
+        if self.line is not None:
+            parts.append(f"line {self.line:,}")
+        if self.row is not None:
+            parts.append(f"row {self.row:,}")
+        if self.byte is not None:
+            parts.append(f"(byte {self.byte:,})" if len(parts) > 1 else f"byte {self.byte:,}")
+        return " ".join(parts)
+
+    @property
+    def record(self) -> int:
+        """The line or row, counted from 0; the byte where there is neither."""
+        return self.row if self.row is not None else self.line - 1 if self.line is not None else self.byte or 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reject:
+    """One document or record that was left out, or several for one reason."""
+
+    location: Location
+    reason: str
     records: int = 1
-    """How many documents were left out for this reason; in the file only where it is not one."""
 
     def to_json(self) -> bytes:
-        places = {"byte": self.byte, "line": self.line, "row": self.row}
-        found = {name: value for name, value in places.items() if value is not None}
+        found = {name: value for name, value in dataclasses.asdict(self.location).items() if value is not None}
         found |= {"records": self.records} if self.records != 1 else {}
-        return json.dumps({"path": self.path, **found, "reason": self.reason}).encode() + b"\n"
+        return json.dumps({**found, "reason": self.reason}).encode() + b"\n"
 
 
 def refuse_too_many(rejected: int, records: int, most: int | float | None, *, at_end: bool = False) -> None:
-    """Raises InputError if more were left out than a number allows, or, given as a float, than that share of all."""
+    """Raise InputError if more were left out than a number allows, or, for a float, than that share of all."""
     if most is None or (isinstance(most, float) and records < _LEAST_JUDGED and not at_end):
         return
     if rejected > (most * records if isinstance(most, float) else most):
         allowed = f"{most * 100:g}%" if isinstance(most, float) else f"{most:,}"
         raise InputError(
-            f"{rejected:,} of {records:,} records were bad and left out, and --max-rejects {allowed} allows no more; "
-            f"see {NAME}.partial in the output folder for where and why. Repair the input, or run the same command with a larger --max-rejects to resume"
+            f"{rejected:,} of {records:,} records are bad, more than --max-rejects {allowed} allows; {NAME}.partial in the output folder says where and why. "
+            "Repair the input, or run the same command with a larger --max-rejects to resume"
         )

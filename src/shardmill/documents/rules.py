@@ -1,4 +1,4 @@
-"""How text becomes documents, and documents Parts: what all readers are told."""
+"""How text becomes documents, and documents Parts: the settings of all readers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,21 +9,24 @@ from shardmill.tokens.cuts import Cuts
 BOM = b"\xef\xbb\xbf"
 # All of the first Part is checked against the reference tokenizer, which is slow: it is kept small.
 FIRST_PART_BYTES = 64 << 10
-# A document goes to train or val by a hash of its beginning, a passage by a hash of less: it is smaller.
+# The split of a document depends on a hash of its first bytes; a passage is smaller, and so is its hashed beginning.
 DOCUMENT_HEAD = 64 << 10
 PASSAGE_HEAD = 4 << 10
-# Each document of a block takes some 400 bytes beside its text. So a Part has no more than this of them, and
-# however short they are, they weigh as much as half a block.
+# Each document of a block takes some 400 bytes besides its text. So a Part has no more than this many of them, which
+# count as half a block however short they are.
 MAX_RECORDS = 8 << 10
+# A record up to this long is parsed at once by whoever reads, under the one reserve for reading; a longer one is parsed
+# a window at a time, which takes three times as long.
+HELD_BYTES = 4 << 20
 _LEAST_WEIGHT = 64
 
 Key = Callable[[bytes, int], int]
-"""The beginning of a document or passage, and its byte offset in the whole job → what decides its split."""
+"""The beginning of a document or passage, and its byte offset in the whole input → the key that decides its split."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passages:
-    """The passages in a stretch of text: where each begins, what decides its split, and where the last ends."""
+    """The passages in a span of text: where each begins, its key, and where the last ends."""
 
     starts: tuple[int, ...]
     keys: tuple[int, ...]
@@ -35,45 +38,46 @@ class Passages:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextRules:
-    """How text becomes documents, and documents Parts. Only block_bytes does not change the result."""
+    """How text becomes documents, and documents Parts. block_bytes, max_window, max_held and spool do not change the result."""
 
     cuts: Cuts
     key: Key
     separator: bytes | None
     passage_bytes: int | None
-    """Judge running text by passages of about this size; None: judge each document as a whole."""
+    """Split running text by passages of about this size; None: split by whole documents."""
     border: int | None
-    """A byte offset in the whole job where a passage must begin, as near as the text allows."""
+    """For a split by offset: the byte of the whole input where a passage must begin, as near as the text allows."""
     max_run_bytes: int
     block_bytes: int
     on_error: OnError = "stop"
     wanted: Callable[[bytes], bool] | None = None
     """The beginning of a document or passage → whether it is in the sample."""
     limited: bool = False
-    """A limit may end the job anywhere: each passage is a piece, and what is wrong behind the limit does not matter."""
+    """A limit may end the job anywhere: each passage is a piece, and errors after the limit do not matter."""
     judging: bool = False
-    """The first pass for the split: whether text is UTF-8 does not matter."""
+    """The first pass, which only finds the split: whether text is UTF-8 does not matter."""
     field: str = "text"
     input_format: InputFormat = "auto"
     max_window: int = 0
-    """What a decompressor may take for itself."""
+    """The largest window that a decompressor may allocate."""
     max_held: int = 64 << 20
-    """What Parquet and Arrow may read at once: a page, a record batch."""
+    """The largest page or record batch that may be read at once from Parquet and Arrow."""
     spool: str | None = None
-    """A folder for long records of what cannot be read backwards; None: where the system has such files."""
+    """A folder for the replay buffer of pipes and compressed files; None: the system's folder for temporary files."""
 
 
 def block_bytes(file: int, at: int, rules: TextRules) -> int:
+    """How large a Part should be that begins there."""
     return min(rules.block_bytes, FIRST_PART_BYTES) if file == 0 and at <= len(BOM) else rules.block_bytes
 
 
 def weight(size: int, documents: int) -> int:
-    """How much of a block so many documents take, which have this many bytes together."""
+    """How much of a block so many documents take up that have this many bytes in all."""
     return max(size, documents * _LEAST_WEIGHT)
 
 
 def growing(first: int, last: int) -> Iterator[int]:
-    """Block sizes to try in turn until one holds a place to cut."""
+    """Sizes to try in turn until one contains a cut."""
     size = min(first, last)
     while size < last:
         yield size

@@ -1,11 +1,10 @@
-"""A plain text file → Parts: stretches between exact cuts, with the documents or passages in each.
+"""A plain text file → Parts: spans between exact cuts, with the documents or passages in each.
 
-The file is read once, in order. A Part ends where a document ends or where the text can be cut exactly,
-so the tokens do not depend on how large Parts are. Only text without any such place for max_run bytes is
-cut by force, at that distance from the last exact cut: a place that the content alone decides.
+The file is read once, in order. A Part ends where a document ends or where the text can be cut exactly, so the tokens
+do not depend on the size of Parts. Only text that cannot be cut exactly for max_run_bytes is cut by force, at that
+distance from the last exact cut, which depends on nothing but the content.
 """
 
-import codecs
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +16,8 @@ import numpy.typing as npt
 from shardmill.documents import utf8
 from shardmill.documents.passages import BEFORE_BYTES, character_boundary, find_passages
 from shardmill.documents.pieces import Pieces, Position
-from shardmill.documents.rejects import Reject
+from shardmill.documents.records import Counted
+from shardmill.documents.rejects import Location, Reject
 from shardmill.documents.rules import (
     BOM,
     DOCUMENT_HEAD,
@@ -33,12 +33,10 @@ from shardmill.io.reading import Reader
 from shardmill.system.names import show
 from shardmill.tokens.cuts import CONTEXT_BYTES
 
-_LOOK_BYTES = 256 << 10
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextPart:
-    """A stretch of one file. Its first piece may continue the document before, its last may stay open."""
+    """A span of one file. Its first piece may continue a document; its last may be continued."""
 
     file: int
     offset: int
@@ -48,19 +46,16 @@ class TextPart:
     documents: int = 1
     """How many end in it."""
     starts: tuple[int, ...] = ()
-    """Where passages begin in data; empty when documents are judged whole."""
+    """Where passages begin in data; empty when documents are split whole."""
     keys: tuple[int, ...] = ()
     """The key of each passage, or the one key of the document that begins here and stays open."""
     open: bool
     forced: bool = False
     """The cut at the end of this Part had to be forced."""
-    mark: bool = False
-    """A byte order mark stood before it."""
+    bom: bool = False
+    """A byte order mark precedes it."""
     dropped: bool = False
     """It belongs to a long document that is not in the sample."""
-    passed: int = 0
-    """Bytes of a long document that is left out, for the reason in complaint; data is empty then."""
-    complaint: str | None = None
     path: str = ""
 
     @property
@@ -74,7 +69,7 @@ class TextPart:
     @property
     def after(self) -> Position:
         """Where the next Part begins."""
-        end = self.offset + len(self.data) + self.passed
+        end = self.offset + len(self.data)
         return Position(file=self.file, offset=end, begin=self.begin if self.open else end)
 
     def checked(self, rules: TextRules) -> "Text":
@@ -86,7 +81,7 @@ class TextPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Text:
-    """A Part of which is known whether all of it is UTF-8."""
+    """A Part, and whether some of it is not UTF-8."""
 
     part: TextPart
     invalid: bool
@@ -116,31 +111,31 @@ class Text:
 
 def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules, *, is_value: bool = False
-) -> Iterator[TextPart]:
-    """The Parts of one file, or of one value, from start on; it begins at byte base of the job. Consecutive and complete."""
+) -> Iterator[TextPart | Counted]:
+    """The Parts of one file, or of one value, from start on; it begins at byte `base` of the whole input."""
     head = b"" if is_value else reader.read(0, 4 << 10)
     utf8.refuse_other_encodings(reader.path, head)
-    mark = start.offset == 0 and head.startswith(BOM)
-    if mark:
+    bom = start.offset == 0 and head.startswith(BOM)
+    if bom:
         start = Position(file=start.file, offset=len(BOM), begin=len(BOM))
     read = _read_documents if rules.passage_bytes is None else _read_passages
     for part in read(start, reader, base, rules):
-        yield dataclasses.replace(part, mark=mark) if mark else part
-        mark = False
+        yield dataclasses.replace(part, bom=True) if bom and isinstance(part, TextPart) else part
+        bom = False
         reader.done_until(part.after.offset)
 
 
 def pieces_of(
     part: TextPart, base: int, rules: TextRules, is_val: Callable[[int], bool], *, invalid: bool = False
 ) -> Pieces:
-    """The documents of one Part, or its passages, neighbours that go the same way joined."""
+    """The documents of one Part, or its passages, joined with neighbours of the same split."""
     suspect = invalid and rules.on_error == "skip"
     found = (
         _pieces_of_passages(part, rules, is_val, suspect=suspect)
         if part.starts
         else _pieces_of_documents(part, base, rules, is_val, suspect=suspect)
     )
-    if part.mark:
+    if part.bom:
         found.count("byte_order_marks", at=0)
     if part.forced and found.data:
         found.count("forced_cuts", at=len(found.data) - 1)
@@ -148,8 +143,8 @@ def pieces_of(
 
 
 def keys_and_count(part: TextPart, base: int, rules: TextRules) -> tuple[list[int], int]:
-    """The keys of the documents or passages that begin in this Part, those aside that are empty or not wanted; and how
-    many begin, the empty ones too. Whether they are UTF-8 does not matter: the split is the same for any --on-error."""
+    """The keys of the documents or passages that begin in this Part and are neither empty nor outside the sample; and how
+    many begin in all. Whether they are UTF-8 does not matter: the split is the same for any --on-error."""
     wanted = rules.wanted
     if part.open and not part.starts:
         return ([] if part.dropped else list(part.keys)), len(part.keys)
@@ -201,11 +196,7 @@ def _pieces_of_documents(
     part: TextPart, base: int, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool
 ) -> Pieces:
     found = Pieces()
-    if part.complaint is not None:
-        found.reject(Reject(path=part.path, byte=part.offset, reason=part.complaint))
-        found.count("documents_rejected")
-        return found
-    place, key, wanted = base + part.offset, rules.key, rules.wanted
+    job_offset, key, wanted = base + part.offset, rules.key, rules.wanted
     for i, (text, offset) in enumerate(_documents(part, rules.separator)):
         # Only the first can continue a document, and only the last can stay open; an open Part is one piece.
         continues = i == 0 and part.continues
@@ -223,12 +214,12 @@ def _pieces_of_documents(
             found.reject(_reject(part, text, offset))
             found.count("documents_rejected")
         else:
-            found.add(text, offset, is_val(key(text[:DOCUMENT_HEAD], place + offset)))
+            found.add(text, offset, is_val(key(text[:DOCUMENT_HEAD], job_offset + offset)))
     return found
 
 
 def _documents(part: TextPart, separator: bytes | None) -> list[tuple[bytes, int]]:
-    """What lies between the separators of a Part, and where; after the last one there is a document only if there is text."""
+    """The documents of a Part and their offsets; after the last separator there is one only if there is text."""
     if separator is None or part.open:
         return [(part.data, 0)]
     texts = part.data.split(separator)
@@ -242,11 +233,11 @@ def _documents(part: TextPart, separator: bytes | None) -> list[tuple[bytes, int
 
 
 def _reject(part: TextPart, data: bytes, offset: int) -> Reject:
-    return Reject(path=part.path, byte=part.offset + offset, reason=utf8.complaint(data))
+    return Reject(location=Location(path=part.path, byte=part.offset + offset), reason=utf8.complaint(data))
 
 
 def _repair(pieces: Pieces, rules: TextRules) -> None:
-    """Put U+FFFD in place of what is not UTF-8."""
+    """Replace what is not UTF-8 with U+FFFD."""
     for i, data in enumerate(pieces.data):
         pieces.data[i], count = utf8.replaced(data)
         if count:
@@ -256,7 +247,7 @@ def _repair(pieces: Pieces, rules: TextRules) -> None:
 
 
 def _end_at_bad_byte(pieces: Pieces, part: TextPart, rules: TextRules) -> None:
-    """Raises for the first piece that is not UTF-8; in a job with a limit, keeps what comes before, up to an exact cut."""
+    """Raise for the first piece that is not UTF-8; in a job with a limit, keep what precedes it, up to an exact cut."""
     for i, data in enumerate(pieces.data):
         if not utf8.is_valid(data):
             error = utf8.refusal(part.path, part.offset + pieces.offsets[i], data)
@@ -268,38 +259,32 @@ def _end_at_bad_byte(pieces: Pieces, part: TextPart, rules: TextRules) -> None:
             return
 
 
-def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[TextPart]:
+def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[TextPart | Counted]:
     at, begin = start.offset, start.begin
+    separator = rules.separator or b""
+    skips = rules.on_error == "skip" and not rules.judging
     reader.done_until(begin)
-    dropped = at > begin and rules.wanted is not None and not rules.wanted(_head(reader, begin, rules))
-    if at > begin and not dropped and rules.on_error == "skip" and not rules.judging:
-        _refuse_half_a_document(reader, begin, rules)
+    dropped = at > begin and rules.wanted is not None and not rules.wanted(_head(reader, begin, separator))
+    if at > begin and not dropped and skips:
+        _refuse_half_a_document(reader, begin, separator)
     reader.done_until(at)
     while True:
         before = min(BEFORE_BYTES, at - begin)
-        data, ended, forced = _next_stretch(reader, at, before, rules, block_bytes(start.file, at, rules))
+        data, ended, forced = _next_span(reader, at, before, rules, block_bytes(start.file, at, rules))
         if not data:
             return
         keys: tuple[int, ...] = ()
         if not ended and at == begin:
-            head = _head(reader, at, rules)
+            head = _head(reader, at, separator)
             dropped = rules.wanted is not None and not rules.wanted(head)
-            looks = rules.on_error == "skip" and not rules.judging and not dropped
-            bad = _look_through(reader, at, rules) if looks else None
-            if bad is not None:
-                part = TextPart(
-                    file=start.file,
-                    offset=at,
-                    begin=at,
-                    data=b"",
-                    open=False,
-                    passed=bad[0],
-                    complaint=bad[1],
-                    path=reader.path,
-                )
-                yield part
-                at = begin = part.after.offset
-                continue
+            if skips and not dropped:
+                _, following, complaint = utf8.find_end(reader, at, separator)
+                if complaint is not None:
+                    after = Position(file=start.file, offset=following, begin=following)
+                    location = Location(path=reader.path, byte=at)
+                    yield Counted(file=start.file, after=after, location=location, complaint=complaint)
+                    at = begin = following
+                    continue
             keys = (rules.key(head, base + at),)
         part = TextPart(
             file=start.file,
@@ -317,45 +302,24 @@ def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules
         at, begin = part.after.offset, part.after.begin
 
 
-def _refuse_half_a_document(reader: Reader, begin: int, rules: TextRules) -> None:
-    """The beginning of a document was written under another policy: if it is bad, it cannot be left out any more."""
-    if (bad := _look_through(reader, begin, rules)) is not None:
+def _refuse_half_a_document(reader: Reader, begin: int, separator: bytes) -> None:
+    """The beginning of a document was written under another policy: if it is bad, it can no longer be skipped."""
+    complaint = utf8.find_end(reader, begin, separator)[2]
+    if complaint is not None:
         raise InputError(
-            f"{show(reader.path)}: the document that begins at byte {begin:,} is half written, and {bad[1]}, so it cannot be skipped any more; pass --on-error replace to resume, or start again with --overwrite"
+            f"{show(reader.path)}: half of the document that begins at byte {begin:,} is already written, and {complaint}, so it can no longer be skipped; pass --on-error replace to resume, or start again with --overwrite"
         )
 
 
-def _look_through(reader: Reader, begin: int, rules: TextRules) -> tuple[int, str] | None:
-    """How long the document that begins there is, and why it is not UTF-8; None if it is."""
-    separator = rules.separator or b""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    at, complaint, ends = begin, None, False
-    while not ends:
-        data = reader.read(at, _LOOK_BYTES)
-        found = data.find(separator) if separator else -1
-        ends = found >= 0 or len(data) < _LOOK_BYTES
-        text = data[:found] if found >= 0 else data if ends else data[: len(data) - max(0, len(separator) - 1)]
-        if complaint is None:
-            try:
-                decoder.decode(text, final=ends)
-            except UnicodeDecodeError as e:
-                complaint = utf8.complaint(e.object, at - begin - (len(e.object) - len(text)))
-        at += len(text) + (len(separator) if found >= 0 else 0)
-    return None if complaint is None else (at - begin, complaint)
-
-
-def _head(reader: Reader, begin: int, rules: TextRules) -> bytes:
+def _head(reader: Reader, begin: int, separator: bytes) -> bytes:
     """The beginning of the document that begins there."""
-    head = reader.read(begin, DOCUMENT_HEAD + len(rules.separator or b""))
-    if rules.separator is not None:
-        head = head.split(rules.separator, 1)[0]
-    return head[:DOCUMENT_HEAD]
+    head = reader.read(begin, DOCUMENT_HEAD + len(separator))
+    return (head.split(separator, 1)[0] if separator else head)[:DOCUMENT_HEAD]
 
 
-def _next_stretch(reader: Reader, at: int, before: int, rules: TextRules, about: int) -> tuple[bytes, int, bool]:
-    """The next bytes of the file up to a document's end or an exact cut; how many documents end, 0 at a cut; whether by force.
-
-    The document began at least `before` bytes earlier: they are context.
+def _next_span(reader: Reader, at: int, before: int, rules: TextRules, about: int) -> tuple[bytes, int, bool]:
+    """The next bytes of the file up to the end of a document or an exact cut; how many documents end, 0 at a cut; and
+    whether the cut was forced. The document began at least `before` bytes earlier: they are context.
     """
     separator = rules.separator
     margin = CONTEXT_BYTES + len(separator or b"")
@@ -400,26 +364,13 @@ def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules)
 
 
 def _documents_end(data: bytes, separator: bytes) -> tuple[int, int]:
-    """Where the last separator ends, or an earlier one if there would be too many documents; and how many end there."""
-    count = data.count(separator)
-    if count <= MAX_RECORDS:
-        return _last_separator_end(data, separator), count
-    return len(data) - len(data.split(separator, MAX_RECORDS)[-1]), MAX_RECORDS
-
-
-def _last_separator_end(data: bytes, separator: bytes) -> int:
-    """Where the last separator in data ends, separators taken from left to right; 0 if there is none."""
-    found = data.rfind(separator)
-    if found < 0:
-        return 0
-    if data.find(separator, max(0, found - len(separator) + 1), found + len(separator) - 1) < 0:
-        return found + len(separator)
-    # An overlapping one begins earlier ("\n\n" in "\n\n\n"): only counting from the left tells which is real.
-    return len(data) - len(data.split(separator)[-1])
+    """Where the last separator ends, counted from the left, or an earlier one if there are too many; and how many."""
+    *ended, rest = data.split(separator, MAX_RECORDS)
+    return len(data) - len(rest), len(ended)
 
 
 def escaped(separator: str) -> bytes:
-    r"""A separator as typed in a shell → its bytes: \n, \t, \r, \0, \\ and \xHH are understood."""
+    r"""A separator as typed in a shell → its bytes: \n, \t, \r, \0, \\ and \xHH are recognized."""
     simple = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
     def unescape(match: re.Match[str]) -> str:

@@ -1,21 +1,22 @@
 """A WARC or WET file → Parts of whole records, and the text of those that are text.
 
-WET is what Common Crawl extracted: each record of type `conversion` is a document. A record of type `response` is
-what a server sent, mostly HTML; taking the text out of that is not our business, so it is refused.
+WET is the text that Common Crawl extracted: each record of type `conversion` is a document. A record of type `response`
+is what a server sent, mostly HTML; extracting its text is out of scope, so it is refused.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardmill.documents.long_values import Broken, plain
+from shardmill.documents.long_values import ValuePart, long_parts, plain
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Counted, Location, Records, ValuePart, long_parts
+from shardmill.documents.records import Broken, Counted, Records, damage_of, lost
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, growing
 from shardmill.io.reading import Reader
 
 _LONGEST_HEADER = 64 << 10
-_BEFORE = re.compile(rb"[\r\n]*")
+_BLANK_LINES = re.compile(rb"[\r\n]*")
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
 _FIELD = re.compile(rb"(?m)^(WARC-Type|Content-Type|Content-Length)[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _TEXT = ("conversion", "resource")
@@ -24,7 +25,7 @@ _NOT_TEXT = ("response", "continuation")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """Where a record and its content lie, counted from where was looked, and why it is no document, if so."""
+    """Where a record begins, and where its content is, in the data that was parsed; and why it is not a document."""
 
     at: int
     begin: int
@@ -35,14 +36,14 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarcPart:
-    """Some whole records of one file, as they stand there."""
+    """Some whole records of one file, as they are there."""
 
     file: int
     path: str
     offset: int
     data: bytes
     records: tuple[Record, ...]
-    where: int
+    job_offset: int
     after: Position
 
     @property
@@ -50,91 +51,73 @@ class WarcPart:
         return len(self.data)
 
     def checked(self, rules: TextRules) -> Records:
-        found = Records(place=lambda _, offset: Location(path=self.path, byte=self.offset + offset), where=self.where)
-        for number, record in enumerate(self.records):
+        found = Records(
+            rules=rules,
+            location=lambda _, offset: Location(path=self.path, byte=self.offset + offset),
+            job_offset=self.job_offset,
+        )
+        for index, record in enumerate(self.records):
             if record.complaint is not None:
-                found.refuse(rules, number, record.at, record.complaint)
+                found.refuse(Broken(record.complaint), index, record.at)
             elif record.is_text:
-                found.add_text(rules, self.data[record.begin : record.end], number, record.at)
+                found.add_text(self.data[record.begin : record.end], index, record.at)
         return found
 
 
 def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules
 ) -> Iterator[WarcPart | ValuePart | Counted]:
-    """All records of one file in order, from start on."""
-    at, number = start.offset, start.record
-    reader.done_until(at)
-    begin = start.begin
+    """All records of one file in order, from start on; it begins at byte `base` of the whole input."""
+    here = start
     while True:
-        lost = None
+        reader.done_until(here.offset)
         try:
-            data, records = (b"", []) if begin else _whole_records(reader, at, start.file, rules)
-            record = None if records else _record(reader.read(at, _LONGEST_HEADER), 0)
+            data, records = (b"", []) if here.begin else _whole_records(reader, here, rules)
+            record = records[-1] if records else _next_record(reader, here.offset)
         except Broken as e:
-            lost = str(e)
-        damage = getattr(reader, "damage", None)
-        if lost is None and not records and (record is None or not _is_whole(reader, at, record)):
-            if record is None and damage is None and not reader.read(at, _LONGEST_HEADER).strip(b"\r\n"):
-                return
-            lost = damage or "the file ends in the middle of it; it was cut short"
-        if lost is not None:
-            yield Counted(
-                file=start.file,
-                after=Position(file=start.file + 1),
-                place=Location(path=reader.path, byte=at),
-                complaint=f"the rest of the file, from this record on, is lost: {lost}",
-            )
+            yield lost(here.file, Location(path=reader.path, byte=here.offset), "record", e)
             return
+        if record is None:
+            return
+        after = Position(file=here.file, offset=here.offset + record.end, record=here.record + max(1, len(records)))
         if records:
-            end = records[-1].end
-            after = Position(file=start.file, offset=at + end, record=number + len(records))
             yield WarcPart(
-                file=start.file,
+                file=here.file,
                 path=reader.path,
-                offset=at,
-                data=data[:end],
+                offset=here.offset,
+                data=data[: record.end],
                 records=tuple(records),
-                where=base + at,
+                job_offset=base + here.offset,
                 after=after,
             )
         else:
-            assert record is not None
-            after = Position(file=start.file, offset=at + record.end, record=number + 1)
-            here = Position(file=start.file, offset=at, record=number, begin=begin)
             yield from _long(record, reader, here, after, base, rules)
-        at, number, begin = after.offset, after.record, 0
-        reader.done_until(at)
+        here = after
 
 
 def _long(
     record: Record, reader: Reader, here: Position, after: Position, base: int, rules: TextRules
 ) -> Iterator[ValuePart | Counted]:
-    """A record that is longer than a run."""
-    place = Location(path=reader.path, byte=here.offset + record.at)
+    """A record longer than max_run_bytes."""
+    location = Location(path=reader.path, byte=here.offset + record.at)
     if not record.is_text:
-        yield Counted(file=here.file, after=after, place=place, complaint=record.complaint)
-    else:
-        span = here.offset + record.begin, here.offset + record.end
-        value = plain(reader, span, replace=rules.on_error == "replace")
-        yield from long_parts(value, here, after, place, base + here.offset + record.at, rules)
+        yield Counted(file=here.file, after=after, location=location, complaint=record.complaint)
+        return
+    span = here.offset + record.begin, here.offset + record.end
+    value = plain(reader, span, replace=rules.on_error == "replace")
+    yield from long_parts(value, here, after, location, base + here.offset + record.at, rules)
 
 
-def _is_whole(reader: Reader, at: int, record: Record) -> bool:
-    """Whether the file holds all of a record."""
-    return record.end == record.begin or bool(reader.read(at + record.end - 1, 1))
-
-
-def _whole_records(reader: Reader, at: int, file: int, rules: TextRules) -> tuple[bytes, list[Record]]:
-    """Whole records of about a block; none if the first is longer than a run."""
-    for limit in growing(block_bytes(file, at, rules), rules.max_run_bytes):
-        data = reader.read(at, limit)
+def _whole_records(reader: Reader, here: Position, rules: TextRules) -> tuple[bytes, list[Record]]:
+    """Whole records of about a block; none if the first is longer than max_run_bytes."""
+    for limit in growing(block_bytes(here.file, here.offset, rules), rules.max_run_bytes):
+        data = reader.read(here.offset, limit)
         found: list[Record] = []
-        place = 0
+        at = 0
         try:
-            while len(found) < MAX_RECORDS and (record := _record(data, place)) is not None and record.end <= len(data):
+            while len(found) < MAX_RECORDS and (record := _record(data, at)) is not None and record.end <= len(data):
                 found.append(record)
-                place = record.end
+                at = record.end
         except Broken:
             if not found:
                 raise
@@ -143,10 +126,22 @@ def _whole_records(reader: Reader, at: int, file: int, rules: TextRules) -> tupl
     return data, found
 
 
+def _next_record(reader: Reader, at: int) -> Record | None:
+    """The next record, however long; None at the end of the file. Raises Broken if it is cut short."""
+    head = reader.read(at, _LONGEST_HEADER)
+    record = _record(head, 0)
+    if record is not None and (record.end == record.begin or reader.read(at + record.end - 1, 1)):
+        return record
+    damage = damage_of(reader)
+    if record is None and damage is None and not head.strip(b"\r\n"):
+        return None
+    raise Broken(damage or "the file ends in the middle of it; it was cut short")
+
+
 def _record(data: bytes, at: int) -> Record | None:
-    """The record that begins there, once its header is there; None: there is none, or not all of its header."""
-    before = _BEFORE.match(data, at)
-    begin = at if before is None else before.end()
+    """The record that begins there; None if there is none, or not all of its header. Raises Broken."""
+    blank = _BLANK_LINES.match(data, at)
+    begin = at if blank is None else blank.end()
     if begin == len(data):
         return None
     header_end = _HEADER_END.search(data, begin, begin + _LONGEST_HEADER)
@@ -159,14 +154,14 @@ def _record(data: bytes, at: int) -> Record | None:
     fields = {name.lower(): value.strip() for name, value in _FIELD.findall(data, begin, header_end.start() + 1)}
     length = fields.get(b"content-length", b"")
     if not length.isdigit():
-        raise Broken("its header does not say how long it is")
+        raise Broken("its header does not give its length")
     kind = fields.get(b"warc-type", b"").decode("latin-1").lower()
     media = fields.get(b"content-type", b"text/plain").decode("latin-1").partition(";")[0].strip().lower()
     complaint = None
     if kind in _NOT_TEXT:
-        complaint = f"is a {kind}, as a server sent it, and no text; mill the WET files of the same crawl, or extract the text first"
+        complaint = f"is a {kind}, as a server sent it, not text; use the WET files of the same crawl, or extract the text first"
     elif kind in _TEXT and media != "text/plain":
-        complaint = f"is of type {media}, and only text/plain is text; extract the text first"
+        complaint = f"is of type {media}, and only text/plain is supported; extract the text first"
     return Record(
         at=begin,
         begin=header_end.end(),

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from shardmill.documents import delimited, detect, jsonl, text, utf8, warc
 from shardmill.documents.columnar import columns
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
-from shardmill.documents.records import Counted, Location
-from shardmill.documents.rules import BOM, FIRST_PART_BYTES, MAX_RECORDS, TextRules
+from shardmill.documents.records import Counted
+from shardmill.documents.rejects import Location
+from shardmill.documents.rules import BOM, FIRST_PART_BYTES, HELD_BYTES, MAX_RECORDS, TextRules
 from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.compression import Decompressed
@@ -134,12 +135,13 @@ def probe(files: InputFiles, asked: InputFormat, field: str) -> Probe:
     for number in (0, *odd[:: max(1, len(odd) // _PROBED_FILES)]):
         file, found = files[number], None
         if file.once:
+            held = max(held, HELD_BYTES)
             continue
         with contextlib.suppress(ContentError), open_input(file) as reader:  # reported when the file is read
             own = detect.window(reader)
             found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
             window = max(window, own)
-            held = max(held, IN_MEMORY if own else 0, _held(reader, found, field))
+            held = max(held, (IN_MEMORY if own else 0) + _held(reader, found, field))
             plain &= found == "text" and not own
         if number == 0 and asked == "auto":
             first_is_text = found == "text"
@@ -148,7 +150,7 @@ def probe(files: InputFiles, asked: InputFormat, field: str) -> Probe:
 
 def _held(reader: Reader, found: InputFormat, field: str) -> int:
     if found not in ("parquet", "arrow"):
-        return 0
+        return 0 if found == "text" else HELD_BYTES
     # Imported here: it takes a tenth of a second, which plain text need not wait for.
     if found == "parquet":
         from shardmill.documents.columnar import parquet
@@ -221,7 +223,7 @@ def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
         data=data[bom:] if bom else data,
         documents=documents,
         open=False,
-        mark=bool(bom),
+        bom=bool(bom),
         path=file.path,
     )
 
@@ -306,10 +308,10 @@ class _Source:
         damage = getattr(self._reader, "damage", None)
         if damage is not None:
             place = Location(path=self._file.path)
-            yield Counted(file=start.file, after=after, place=place, complaint=f"the rest of it is lost: {damage}")
+            yield Counted(file=start.file, after=after, location=place, complaint=f"the rest of it is lost: {damage}")
         elif none and not start.offset:  # nothing in it, except perhaps a BOM
             marks = len(self._reader.read(0, 1))
-            yield Counted(file=start.file, after=after, place=Location(path=self._file.path), empty=1, marks=marks)
+            yield Counted(file=start.file, after=after, location=Location(path=self._file.path), empty=1, boms=marks)
 
 
 def _failed(file: InputFile, number: int, error: InputError, rules: TextRules) -> Counted:
@@ -319,5 +321,6 @@ def _failed(file: InputFile, number: int, error: InputError, rules: TextRules) -
     """
     after, place = Position(file=number + 1), Location(path=file.path)
     if rules.on_error == "skip" and isinstance(error, ContentError):
-        return Counted(file=number, after=after, place=place, complaint=str(error).removeprefix(f"{show(file.path)}: "))
-    return Counted(file=number, after=after, place=place, error=error)
+        message = str(error).removeprefix(f"{show(file.path)}: ")
+        return Counted(file=number, after=after, location=place, complaint=message)
+    return Counted(file=number, after=after, location=place, error=error)

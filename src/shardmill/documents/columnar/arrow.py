@@ -9,8 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from shardmill.documents.columnar.columns import File, Rows, RowsPart, TooLarge, choose_column, inside, parts_of
+from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Counted, Location, ValuePart
+from shardmill.documents.records import Counted
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import TextRules
 from shardmill.errors import ContentError
 from shardmill.io.reading import Reader
@@ -59,7 +61,7 @@ def read_parts(
         yield Counted(
             file=start.file,
             after=Position(file=start.file + 1),
-            place=Location(path=reader.path, row=row),
+            location=Location(path=reader.path, row=row),
             complaint=f"the rest of the file, from this row on, is lost: {brief}",
         )
 

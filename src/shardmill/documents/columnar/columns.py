@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardmill.documents.long_values import plain
+from shardmill.documents.long_values import BytesReader, ValuePart, long_parts, plain
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import BytesReader, Counted, Location, Records, ValuePart, long_parts
+from shardmill.documents.records import Broken, Counted, Records
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, weight
 from shardmill.errors import ContentError, ShardmillError
 from shardmill.io.reading import Reader
@@ -123,21 +124,23 @@ class RowsPart:
     def checked(self, rules: TextRules) -> Records:
         first = self.of.spent(self.row)
         found = Records(
-            place=lambda number, _: Location(path=self.of.path, row=self.row + number), where=self.of.base + first
+            rules=rules,
+            location=lambda index, _: Location(path=self.of.path, row=self.row + index),
+            job_offset=self.of.base + first,
         )
         # Where rows begin matters only to a split by place.
         count = len(self.array)
         by_place = rules.border is not None
         offsets = [self.of.spent(self.row + i) - first for i in range(count)] if by_place else [0] * count
         documents = _documents(self.array)
-        if documents is not None and all(documents) and _is_valid(self.array):
+        if documents is not None and _is_valid(self.array):
             found.add_all(documents, offsets)
             return found
         for number, (value, offset) in enumerate(zip(documents or self.array.to_pylist(), offsets, strict=True)):
             if value is None:
-                found.refuse(rules, number, offset, f"column {rules.field!r} is null")
+                found.refuse(Broken(f"column {rules.field!r} is null"), number, offset)
             else:
-                found.add_text(rules, value, number, offset)
+                found.add_text(value, number, offset)
         return found
 
 

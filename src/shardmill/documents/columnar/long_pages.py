@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardmill.documents.columnar.pages import Page, pages_of
-from shardmill.documents.long_values import ValueReader, plain
-from shardmill.documents.records import BytesReader
+from shardmill.documents.long_values import BytesReader, ValueReader, plain
 from shardmill.documents.rules import MAX_RECORDS, TextRules
 from shardmill.io.compression import LEAST_WINDOW, Compression, Decompressed, window_of
 from shardmill.io.reading import Reader

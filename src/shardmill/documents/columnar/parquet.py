@@ -19,9 +19,10 @@ from shardmill.documents.columnar.columns import (
 )
 from shardmill.documents.columnar.long_pages import Chunk, values_of
 from shardmill.documents.columnar.memory_needs import MOST_ROWS, Needs, needs
-from shardmill.documents.long_values import ValueReader
+from shardmill.documents.long_values import ValuePart, ValueReader, long_parts
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Counted, Location, ValuePart, long_parts
+from shardmill.documents.records import Counted
+from shardmill.documents.rejects import Location
 from shardmill.documents.rules import TextRules
 from shardmill.errors import ContentError, InputError
 from shardmill.io.reading import Reader
@@ -169,7 +170,7 @@ def _group(
     yield Counted(
         file=of.file,
         after=of.position(end),
-        place=Location(path=of.path, row=at),
+        location=Location(path=of.path, row=at),
         complaint=f"{end - at:,} rows, to the end of row group {group:,}, cannot be read: {_brief(failure)}",
         rejected=end - at,
     )

@@ -1,10 +1,10 @@
-/* Lines of JSON → the text in one field of each, when nothing about any of them is odd.
+/* Lines of JSON → the text in one field of each.
  *
- * All of each line is parsed, and what Python's json would refuse is never taken. What it would take may be declined:
- * a field that is missing, there twice or no string, an empty text, half a surrogate pair in it, a key with an escape,
- * a blank line, NaN, deep nesting. Then the caller looks line by line, and says what is wrong, if anything is.
+ * Each line is parsed in full, and no line that Python's json would refuse is accepted. Some that it would accept are
+ * declined: a field that is missing, repeated or not a string, a lone surrogate in the text, an escape in a key, a blank
+ * line, NaN, deep nesting. The caller parses those lines itself, and says what is wrong with them, if anything is.
  *
- * The bytes are valid UTF-8; others are passed on as they are. */
+ * The input should be valid UTF-8; other bytes are passed through unchanged. */
 #include <stdint.h>
 #include <string.h>
 #if defined(__SSE2__)
@@ -13,9 +13,9 @@
 
 typedef uint8_t u8;
 
-enum { VERSION = 1, DEEPEST = 64, STEP = 16 };
+enum { VERSION = 2, DEEPEST = 64, STEP = 16 };
 
-/* What is asked for: the names on the way to the field, one behind the other, and where each ends. */
+/* The path to the field: its names, concatenated, and where each ends. */
 typedef struct {
     const u8 *names;
     const int64_t *ends;
@@ -28,7 +28,7 @@ typedef struct {
     Path path;
 } Scan;
 
-/* How many of the next STEP bytes of a string stand for themselves; all are copied. */
+/* How many of the next STEP bytes of a string need no unescaping; all of them are copied. */
 static inline int plain(const u8 *from, u8 *to)
 {
 #if defined(__SSE2__)
@@ -57,7 +57,7 @@ static int hex(u8 c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The four digits of \uXXXX; -1 if they are not there. */
+/* The four digits of \uXXXX; -1 if there are not four. */
 static int32_t code_unit(const Scan *s, const u8 *at)
 {
     int32_t unit = 0;
@@ -91,7 +91,7 @@ static void put(Scan *s, uint32_t point)
     }
 }
 
-/* \uXXXX, behind its u; wanted: it is part of the text, and a surrogate must have its other half. */
+/* \uXXXX, after its u; wanted: it is part of the text, where a surrogate must have its other half. */
 static int unicode_escape(Scan *s, int wanted)
 {
     int32_t unit = code_unit(s, s->at);
@@ -113,7 +113,7 @@ static int unicode_escape(Scan *s, int wanted)
     return 1;
 }
 
-/* A string, behind its first quote; wanted: what it says is put out. */
+/* A string, after its opening quote; wanted: it is the text, and is written to out. */
 static int string(Scan *s, int wanted)
 {
     static const char meant[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
@@ -157,7 +157,7 @@ static void space(Scan *s)
         s->at++;
 }
 
-/* This very byte, with the space before it. */
+/* Consumes this byte and the white space before it, if it comes next. */
 static int next_is(Scan *s, u8 c)
 {
     space(s);
@@ -210,7 +210,7 @@ static int object(Scan *s, int depth, int level);
 
 static int list(Scan *s, int depth);
 
-/* Any value, which nobody asked for. */
+/* Any value that is not the text. */
 static int value(Scan *s, int depth)
 {
     space(s);
@@ -248,7 +248,7 @@ static int list(Scan *s, int depth)
     return next_is(s, ']');
 }
 
-/* Whether the name that just ended is the one at this level of the path; -1: it might be, spelled with an escape. */
+/* Whether the key that just ended is the one at this level of the path; -1: it has an escape, so it may be. */
 static int is_named(const Scan *s, const u8 *from, int level)
 {
     int64_t size = s->at - 1 - from;
@@ -258,7 +258,7 @@ static int is_named(const Scan *s, const u8 *from, int level)
     return size == s->path.ends[level] - begin && !memcmp(from, s->path.names + begin, (size_t)size);
 }
 
-/* An object, behind its brace. One at a level of the path must have the name that is asked for there, once. */
+/* An object, after its brace. At a level of the path it must have the key of that level exactly once. */
 static int object(Scan *s, int depth, int level)
 {
     int found = 0;
@@ -293,23 +293,37 @@ int64_t lines_version(void)
     return VERSION;
 }
 
-/* The texts of all lines, one behind the other in out, which has room for size + 16 bytes, and where each ends, in
- * text_ends, which has room for `most`. Returns how many there are; -1: some line is odd, or there are more. */
+/* A whole line that is an object with the text. */
+static int line(Scan *s)
+{
+    if (!next_is(s, '{') || !object(s, 1, 0))
+        return 0;
+    space(s);
+    if (s->at == s->end)
+        return 1;
+    return *s->at++ == '\n';
+}
+
+/* Writes the texts of all lines to out, concatenated; it has room for size + STEP bytes. text_ends, with room for `most`,
+ * gets where each text ends; -1: the line was declined. Returns the number of lines; -1: there are more than `most`. */
 int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t *name_ends, int64_t name_count, u8 *out,
                     int64_t *text_ends, int64_t most)
 {
     Scan s = {data, data + size, out, {names, name_ends, name_count}};
-    int64_t count = 0, before = 0;
-    while (s.at < s.end) {
-        if (count == most || !next_is(&s, '{') || !object(&s, 1, 0))
+    for (int64_t count = 0;; count++) {
+        if (s.at == s.end)
+            return count;
+        if (count == most)
             return -1;
-        space(&s);
-        if (s.at < s.end && *s.at++ != '\n')
-            return -1;
-        text_ends[count] = s.out - out;
-        if (text_ends[count] == before)
-            return -1;
-        before = text_ends[count++];
+        const u8 *begin = s.at;
+        u8 *text = s.out;
+        if (line(&s)) {
+            text_ends[count] = s.out - out;
+        } else {
+            const u8 *newline = memchr(begin, '\n', (size_t)(s.end - begin));
+            s.at = newline ? newline + 1 : s.end;
+            s.out = text;
+            text_ends[count] = -1;
+        }
     }
-    return count;
 }
