@@ -85,8 +85,8 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
             ),
             (
                 "job/first_pass.py",
-                "    return part.checked(rules).keys(base, rules)\n",
-                "    try:\n        return part.checked(rules).keys(base, rules)\n    except Exception:\n        return [], 0\n",
+                "        found = [part.checked(rules).keys(files.base(part.file), rules) for part in block.parts]\n",
+                "        try:\n            found = [part.checked(rules).keys(files.base(part.file), rules) for part in block.parts]\n        except Exception:\n            found = []\n",
             ),
         ],
         "",

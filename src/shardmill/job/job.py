@@ -126,6 +126,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     eot_side = spec.eot
     if eot_side == "auto":  # like nanoGPT's own script, none after a single text, unless the trainer needs it
         eot_side = "none" if one_text and not writes.format.needs_eot else writes.format.eot_side
+    eot_id = None if eot_side == "none" else end_of_text(tokenizer, spec.eot_token)
     rules = TextRules(
         cuts=tokenizer.cuts,
         key=(lambda head, _: split.content_key(head, spec.seed)) if mode == "hash" else (lambda _, offset: offset),
@@ -143,7 +144,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         max_held=max(probe.held, columns.LEAST_HELD),
         spool=str(limits.work_folder(spec.output)),
     )
-    early = begins and mode == "hash" and fraction and not files.pipes and probe.window <= LEAST_WINDOW
+    early = begins and mode == "hash" and fraction and not files.special and probe.window <= LEAST_WINDOW
     with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
         loading = pool.submit(choose_engines, tokenizer, limits.engine, likely, limits.cache_folder())
         begun = first_pass.begin(files, rules, fraction, plain=probe.plain, until=loading.done) if early else None
@@ -160,7 +161,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         writes=writes,
         split=mode,
         val_fraction=fraction,
-        eot_id=None if eot_side == "none" else end_of_text(tokenizer, spec.eot_token),
+        eot_id=eot_id,
         eot_side=eot_side,
         budget=fitted,
         plain=probe.plain,
@@ -185,15 +186,13 @@ def choose_splitter(
     fraction = job.val_fraction
     if job.rules.border is not None:
         return Splitter(mode=job.split, limit=job.rules.border)
-    if not fraction:
-        return Splitter(mode="hash", limit=0)
-    if job.files.pipes:
+    if not fraction or job.files.pipes:
         return split.by_threshold(fraction)
     if left is not None and "limit" in left:
         return Splitter(mode="hash", limit=int(left["limit"]))
     found, saved = Lowest.from_json(left) if left is not None else job.begun, time.monotonic()
-    going_on = first_pass.run(job.files, job.rules, fraction, found, plain=job.plain, workers=job.budget.workers)
-    for found, size in going_on:
+    run = first_pass.run(job.files, job.rules, fraction, found, plain=job.plain, workers=job.budget.workers)
+    for found, size in run:
         report(size)
         if time.monotonic() - saved >= 1.0:
             save(dataclasses.asdict(found))
@@ -219,10 +218,8 @@ def _fit_budget(
     first = Encoder(engines)
     # Many pieces make the fast engine import one more library.
     first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1), suspicious=False)
-    grows = (
-        engines.guard is not None and engines.native is None
-    )  # the native engine is loaded already, and does not grow
-    engine = max(0, machine.rss() - before) if grows else 0
+    # The native engine is loaded already, and does not grow.
+    engine = max(0, machine.rss() - before) if engines.guard is not None and engines.native is None else 0
     del first
     before -= files.nbytes
     buffers = max(map(reading.read_buffers, files.special), default=0)
