@@ -14,10 +14,12 @@ from command import run
 from shardmill import errors
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = ["README.md", "docs/guide.md"]
+LONGEST_README = 140
 
 
-def between(text, name):
+def between(page, name):
+    text = (ROOT / page).read_text()
     return re.search(rf"<!-- {name}:start -->\n```\w+\n(.*?)```\n<!-- {name}:end -->", text, re.DOTALL)[1]
 
 
@@ -35,9 +37,10 @@ def playground(tmp_path):
     return tmp_path
 
 
-def test_the_examples_of_the_readme_run(playground):
-    commands = [line for line in between(README, "examples").splitlines() if line.startswith("shardmill")]
-    assert len(commands) >= 5
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_run(playground, page):
+    commands = [line for line in between(page, "examples").splitlines() if line.startswith("shardmill")]
+    assert len(commands) >= 3
     for command in commands:
         words, _, redirected = command.partition(" < ")
         given = (playground / redirected).read_bytes() if redirected else None
@@ -45,11 +48,16 @@ def test_the_examples_of_the_readme_run(playground):
         assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
-def test_the_python_example_of_the_readme_runs(playground):
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_examples_run(playground, page):
     done = subprocess.run(
-        [sys.executable, "-c", between(README, "python")], cwd=playground, capture_output=True, text=True
+        [sys.executable, "-c", between(page, "python")], cwd=playground, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 
 
 def test_the_command_reference_is_what_help_prints():

@@ -234,7 +234,7 @@ def prepare(
     INPUT is a file, a folder (every file of a known kind below it), a glob, a URL that begins with
     hf://datasets/, s3://, gs:// or https:// (hf, s3 and gs may name a folder or glob too), @FILE with one of
     these a line, or - for standard input. Read are text, JSON lines, Parquet, Arrow, CSV and TSV, each also
-    compressed: docs/inputs.md and docs/places.md.
+    compressed: docs/inputs.md and docs/storage.md.
     """
     spec, limits = _spec_and_limits(output, options)
     if dry_run:
