@@ -1,5 +1,6 @@
 """The documentation cannot rot: what it shows is run, what it lists is compared."""
 
+import ast
 import gzip
 import json
 import re
@@ -80,6 +81,22 @@ def test_the_file_tree_of_the_architecture_is_the_truth():
         if not path.name.startswith("__")
     } | {path.name for path in ROOT.glob("*.py")}
     assert listed == there
+
+
+def test_the_walk_of_one_byte_names_functions_that_exist():
+    walk = re.findall(r"`([\w/]+\.py): ([\w.]+)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert len(walk) > 20
+    for file, name in walk:
+        body = ast.parse((ROOT / "src/shardmill" / file).read_text()).body
+        for part in name.split("."):
+            found = [node for node in body if getattr(node, "name", None) == part]
+            assert found, f"{file} has no {name}"
+            body = found[0].body
+
+
+def test_files_named_in_the_architecture_exist():
+    for file in re.findall(r"`(\w+/[\w/]+\.(?:py|c|h))`", (ROOT / "ARCHITECTURE.md").read_text()):
+        assert any((ROOT / folder / file).exists() for folder in (".", "src/shardmill")), file
 
 
 def test_every_error_is_drawn_in_the_tree():
