@@ -81,7 +81,7 @@ PEERS = (
         files="text_document.bin",
         packages=("megatron-core", "transformers", "torch", "numpy"),
     ),
-    Peer(name="datatrove", shown="datatrove", files="**/*.ds", packages=("datatrove[processing]", "tokenizers")),
+    Peer(name="datatrove", shown="datatrove", files="**/*.ds", packages=("datatrove[io,processing]", "tokenizers")),
     Peer(name="litdata", shown="litdata", files="**/chunk-*.bin", packages=("litdata", "tiktoken")),
     Peer(name="tokbin", shown="tokbin", files="web/train-*.bin", packages=("tokbin",)),
     Peer(name="shardmill_text", shown="**shardmill**, plain text", text=True),
@@ -412,7 +412,7 @@ def _tree(root: Any) -> Iterator[Any]:
 
 
 def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")[:200]
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")[:200].rstrip(".")
 
 
 # ---- what is said about it
