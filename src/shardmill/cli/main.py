@@ -84,7 +84,7 @@ def prepare(overwrite: bool, dry_run: bool, progress: str, quiet: bool, as_json:
     INPUT is a file, a folder (every supported file below it), a glob, a URL that begins with hf://datasets/,
     s3://, gs:// or https:// (hf, s3 and gs may name a folder or a glob too), @FILE with one of these per line, or
     - for standard input. Supported: text, JSON Lines, Parquet, Arrow, CSV, TSV and WARC, each also compressed; see
-    docs/inputs.md and docs/places.md.
+    docs/inputs.md and docs/storage.md.
     """
     limits, spec = limits_of(given), Spec(**given)
     if dry_run:
