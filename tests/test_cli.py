@@ -164,7 +164,7 @@ def test_dry_run_and_estimate_write_nothing(folder):
         ("wide.txt", ("plain words " * 20).encode("utf-16-be"), ["UTF-16BE", "iconv"]),
         ("empty.txt", b"", ["empty"]),
         ("rows.parquet", b"PAR1", ["footer", "damaged"]),
-        ("rows.zip", b"PK", [".zip", "none of the formats"]),
+        ("rows.zip", b"PK", [".zip", "not supported"]),
     ],
 )
 def test_bad_text_is_named_and_leaves_nothing(tmp_path, name, content, parts):
