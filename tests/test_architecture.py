@@ -1,6 +1,7 @@
 """The shape of the code: who may import whom, and how long files may grow."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -49,11 +50,14 @@ DOORS = {
 }
 
 
+@functools.cache
 def modules():
-    for path in sorted(ROOT.rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if not name.endswith(("__init__", "__main__")):
-            yield name, path, ast.parse(path.read_text())
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
+    return [
+        (name, path, ast.parse(path.read_text()))
+        for name, path in paths.items()
+        if not name.endswith(("__init__", "__main__"))
+    ]
 
 
 def imports(tree):

@@ -121,11 +121,12 @@ def wait_for(condition):
 
 def test_a_second_process_is_refused_and_takes_over_when_the_first_is_killed(inputs, place):
     """The lock file stays behind; the lock does not."""
-    (place / "text.txt").write_bytes((inputs / "long.txt").read_bytes() * 40)
+    (place / "text.txt").write_bytes((inputs / "long.txt").read_bytes() * 15)
     args = [SHARDMILL, "prepare", "text.txt", "-o", "out", "--engine", "reference", "--workers", "1"]
     first = subprocess.Popen(args, cwd=place, stderr=subprocess.DEVNULL)
     journal = place / "out/shardmill.journal"
     wait_for(lambda: journal.exists() and b'"checkpoint"' in journal.read_bytes())
+    first.send_signal(signal.SIGSTOP)
     second = subprocess.run(args, cwd=place, capture_output=True, text=True, timeout=60)
     assert first.poll() is None
     assert second.returncode == 75 and f"process {first.pid} on" in second.stderr and "Traceback" not in second.stderr
