@@ -481,7 +481,7 @@ def test_rejects_go_along(tmp_path):
     for name in ("merged", "new"):
         assert (tmp_path / name / "rejects.jsonl").read_bytes() == listed[0] + listed[1]
         made = shardmill.open(tmp_path / name).manifest
-        assert made.counts.documents_rejected == 4 and "rejects" in {side.kind for side in made.sides}
+        assert made.counts.documents_rejected == 4 and "rejects" in {side.kind for side in made.sidecars}
         assert shardmill.verify(tmp_path / name).ok
 
 

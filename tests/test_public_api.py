@@ -84,7 +84,7 @@ def main() -> int:
         raise
     counts: shardmill.Counts = result.manifest.counts
     shard: shardmill.Shard = result.manifest.files[0]
-    sides: tuple[shardmill.SidecarFile, ...] = result.manifest.sides
+    sidecars: tuple[shardmill.SidecarFile, ...] = result.manifest.sidecars
     corpus: shardmill.Corpus = shardmill.open("data", tokenizer="gpt2")
     for name in corpus:
         split: shardmill.Split = corpus[name]

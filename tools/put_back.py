@@ -73,7 +73,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         "kill=swap",
     ),
     "the policy may change after passages were rejected": (
-        [("job/output_folder.py", "not at.counts.rejected", "not at.counts.documents_rejected")],
+        [("job/destination.py", "not at.counts.rejected", "not at.counts.documents_rejected")],
         "errors=skip-then-replace",
     ),
     "the split found under stop is kept under skip": (

@@ -72,7 +72,7 @@ def test_a_changed_choice_is_refused_field_by_field_and_the_old_job_goes_on(inpu
 def test_a_changed_input_is_refused_field_by_field(inputs, place):
     changes = {
         other_size: "inputs[3].bytes: was",
-        other_time: "modified[3]: was",
+        other_time: "part-3.txt: was modified",
         other_content: "inputs[3].sample: was",
         other_file: "inputs: were 10, are now 11",
     }
@@ -204,7 +204,7 @@ def test_what_is_planted_in_the_output_folder_leads_nowhere(tmp_path, name, kind
 def test_a_partial_file_that_was_changed_or_removed_is_refused(inputs, place):
     changes = {
         "has 10 bytes, but an earlier run left": lambda path: os.truncate(path, 10),
-        "are not what it wrote": lambda path: path.write_bytes(b"\0" * path.stat().st_size),
+        "does not hold what an earlier run wrote": lambda path: path.write_bytes(b"\0" * path.stat().st_size),
         "is gone": lambda path: path.unlink(),
     }
     os.symlink(inputs / "many", place / "many")

@@ -24,7 +24,6 @@ from shardmill.job import budget, first_pass, plan, split
 from shardmill.job.budget import Budget, Footprint
 from shardmill.job.split import Lowest, Splitter
 from shardmill.record import input_list
-from shardmill.record.manifest import when
 from shardmill.spec import Limits, Spec, SplitMode
 from shardmill.system import machine
 from shardmill.system.names import is_url, show
@@ -88,12 +87,8 @@ def describe(spec: Spec, files: InputFiles, tokenizer: Tokenizer) -> dict[str, A
 def versions(job: Job) -> dict[str, Any]:
     """Everything that must not change while a job is unfinished, including the version of the reference and when inputs
     were modified."""
-    times = input_list.times(job.files)
-    return {
-        **job.describe(),
-        "reference": job.engines.reference.version,
-        "modified": [when(time) for time in times] if isinstance(times, list) else times,
-    }
+    reference, modified = job.engines.reference.version, input_list.times(job.files)
+    return {**job.describe(), "reference": reference, "modified": modified}
 
 
 def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenizer]:
@@ -204,7 +199,7 @@ def choose_splitter(
 
 def _val_choice(spec: Spec) -> tuple[SplitMode, float]:
     """How text is split, and the fraction that is val: 0 if the first shard will be val."""
-    mode = registry.split_mode(spec)
+    mode = registry.split_mode(registry.get(spec.format), spec.split)
     return ("hash", 0.0) if mode == "first-shard" else (mode, spec.val_fraction)
 
 

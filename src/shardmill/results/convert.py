@@ -1,10 +1,9 @@
 """Outputs → one output: merged, or in another format, without tokenizing again."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -20,9 +19,10 @@ from shardmill.inputs.input_files import InputFiles, Strings
 from shardmill.io import storage
 from shardmill.io.lock import locked
 from shardmill.io.reading import ahead
-from shardmill.job import output_folder as folders
+from shardmill.job import destination as destinations
+from shardmill.job.destination import local
 from shardmill.record import input_list, journal, manifest
-from shardmill.record.journal import Journal
+from shardmill.record.journal import Journal, Unfinished
 from shardmill.record.manifest import Counts, Manifest
 from shardmill.results.corpus import Corpus, open_corpus
 from shardmill.results.eot import cuts_of, everything, rows_files, stream_order
@@ -125,7 +125,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
     with locked(folder):
         if (complete := _make_room(target, found, job, output.bytes_of(tokens, counts.documents))) is not None:
             return complete
-        log = Journal(folder, overwrites=target.overwrite)
+        log = Journal(folder, Unfinished(overwrites=target.overwrite))
         files = OutputFiles(folder, {}, drop_behind=storage.worth_dropping(total))
         try:
             log.begin(job)
@@ -146,7 +146,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
                 eot_side=side,
                 counts=counts,
                 files=writer.shards(),
-                sides=writer.sides(),
+                sidecars=writer.sidecars(),
             )
             files.seal(sync=target.sync)
             files.publish()
@@ -155,7 +155,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
             log.remove()
             raise
         log.close()
-        folders.conclude(folder, None, made, {"made_by": made_by})
+        destinations.conclude(local(folder), made, {"made_by": made_by})
     return made
 
 
@@ -164,9 +164,9 @@ def _make_room(target: Target, found: Format, job: dict[str, Any], needed: int) 
     folder, left, ours = Path(target.output), None, False
     if not target.overwrite:
         left = journal.read(folder)
-        complete = folders.completed(folders.look(folder, None), job, InputFiles(), begun=left is not None)
+        complete = destinations.completed(local(folder), job, InputFiles())
         if complete is not None:
-            folders.tidy(folder, None, found)
+            destinations.tidy(local(folder), found)
             return complete
         ours = left is not None and not manifest.differences(left.job, job)  # left by a kill: start again
     if left is not None and not ours:
@@ -174,12 +174,12 @@ def _make_room(target: Target, found: Format, job: dict[str, Any], needed: int) 
             f"{show(folder)}: holds an unfinished job; finish it, pass --overwrite to replace it, or choose another folder with -o"
         )
     replaces = target.overwrite or ours
-    free = storage.free_bytes(folder) + (folders.replaced_bytes(folder, found) if replaces else 0)
+    free = storage.free_bytes(folder) + (destinations.replaced_bytes(folder, found) if replaces else 0)
     if needed > free:
         raise OutputError(
             f"{show(folder)}: the result takes {needed:,} bytes, and {free:,} are free on this disk; free some, or choose another disk with -o"
         )
-    folders.make_room(folder, None, found, overwrite=replaces)
+    destinations.make_room(local(folder), found, overwrite=replaces)
     return None
 
 
@@ -192,7 +192,7 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
         Spec(
             inputs=["-"],
             output=target.output,
-            format=cast(OutputFormat, found.name),
+            format=found.name,
             eot=target.eot or "auto",
             shard_tokens=shard_tokens,
             sample_tokens=target.sample_tokens,
@@ -208,7 +208,7 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
         index=target.index or (same and all(corpus.manifest.job["choices"].get("index") for corpus in corpora)),
         provenance=all(corpus.sidecar("places", name) for corpus in corpora for name in SPLITS if name in corpus),
         tokenizer=tokenizer,
-        sources=Strings(path for corpus in corpora for path in corpus.sources) if found.sides == "olmo" else (),
+        sources=Strings(path for corpus in corpora for path in corpus.sources) if found.needs_places else (),
     )
 
 
@@ -271,11 +271,10 @@ def _refuse_unknown_documents(corpus: Corpus, output: Output, side: str) -> None
 
 def _copy_lists(corpora: list[Corpus], files: OutputFiles) -> None:
     """The inputs, if there are too many for the manifest, and the rejects of all sources."""
-    if sum(input_list.count(corpus.inputs) for corpus in corpora) > input_list.MOST:
-        for some in input_list.in_pieces(_input_lines(corpora)):
-            files.append(input_list.NAME, some)
+    count = sum(input_list.count(corpus.inputs) for corpus in corpora)
+    input_list.write_list(files, _input_lines(corpora), count)
     for corpus in corpora:
-        for listed in corpus.manifest.sides:
+        for listed in corpus.manifest.sidecars:
             if listed.kind == "rejects" and (file := corpus.sidecar("rejects")) is not None:
                 if file.size != listed.bytes:
                     raise InputError(
@@ -292,11 +291,9 @@ def _input_lines(corpora: list[Corpus]) -> Iterator[bytes]:
 def _all_inputs(corpora: list[Corpus]) -> input_list.Inputs:
     """The inputs of all sources, as the manifest has them."""
     count = sum(input_list.count(corpus.inputs) for corpus in corpora)
-    if count <= input_list.MOST:
-        return [json.loads(line) for line in _input_lines(corpora)]
     sizes = [input_list.total_bytes(corpus.inputs) for corpus in corpora]
     known = [size for size in sizes if size is not None]
-    return input_list.summary(_input_lines(corpora), count, sum(known) if len(known) == len(sizes) else None)
+    return input_list.in_manifest(_input_lines(corpora), count, sum(known) if len(known) == len(sizes) else None)
 
 
 def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict[str, Any]:

@@ -376,5 +376,5 @@ def _ends_of(fileset: FileSet, made: Manifest, name: SplitName, tokens: int, dty
 
 
 def _sidecar(fileset: FileSet, made: Manifest, kind: str, split: SplitName | None) -> StoredFile | None:
-    names = [side.name for side in made.sides if side.kind == kind and side.split == split]
+    names = [side.name for side in made.sidecars if side.kind == kind and side.split == split]
     return StoredFile(fileset=fileset, name=names[0]) if names else None

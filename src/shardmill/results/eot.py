@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardmill.errors import InputError
-from shardmill.formats.registry import FORMATS, Output
+from shardmill.formats.registry import FORMATS, Output, split_mode
 from shardmill.formats.shards import SPLITS, Positions, Provenance, SplitName, Tokens, TokenType
 from shardmill.io.fileset import StoredFile
 from shardmill.io.storage import Origin
@@ -117,7 +117,7 @@ def _from_index(corpus: Corpus, split: Split, first_input: int) -> Documents:
 
 def rows_files(corpus: Corpus, split: Split) -> tuple[RowsFile, ...]:
     """OLMo's rows say where documents end and came from; not needed if shardmill's own index says both."""
-    listed = {side.name for side in corpus.manifest.sides}
+    listed = {side.name for side in corpus.manifest.sidecars}
     base, found = 0, []
     for shard in split.files if corpus.sidecar("places", split.name) is None else ():
         name = shard.file.name.removesuffix(".npy") + ".csv.gz"
@@ -222,6 +222,6 @@ def cuts_of(corpus: Corpus, name: SplitName) -> tuple[int, ...]:
 def stream_order(corpus: Corpus) -> tuple[SplitName, SplitName] | None:
     """The splits in the order of the text, if one continues the other. convert keeps that, merge does not."""
     mode, made_by = corpus.manifest.job["choices"].get("split", "auto"), corpus.manifest.job.get("made_by")
-    if mode == "auto" and made_by is None and FORMATS[corpus.format].first_shard_is_val:
-        mode = "first-shard"
+    if made_by is None:
+        mode = split_mode(FORMATS[corpus.format], mode)
     return _ORDERS.get(mode) if made_by != "merge" else None

@@ -108,7 +108,7 @@ def verify(
         )
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=what),))
     report = on_progress or (lambda _done, _total: None)
-    listed: list[Shard | SidecarFile] = [*made.files, *made.sides]
+    listed: list[Shard | SidecarFile] = [*made.files, *made.sidecars]
     total, done = sum(file.bytes for file in listed), 0
     problems: list[Problem] = []
     for file in listed:
@@ -218,7 +218,7 @@ def _check_rejects(fileset: FileSet, made: Manifest) -> Iterator[Problem]:
     if made.format == 1:
         return
     try:
-        listed = sum(_listed_rejects(fileset, side) for side in made.sides if side.kind == "rejects")
+        listed = sum(_listed_rejects(fileset, side) for side in made.sidecars if side.kind == "rejects")
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         yield Problem(file=rejects.NAME, what=f"has a line that is not a reject of shardmill ({show(str(e))})")
         return
@@ -265,10 +265,10 @@ def _documents(corpus: Corpus) -> dict[str, int]:
 def _check_others(fileset: FileSet, made: Manifest) -> Iterator[Problem]:
     """Stray files, which a trainer that reads all files of the format would read too."""
     form = registry.FORMATS.get(made.job["choices"].get("format", ""))
-    listed = {file.name for file in made.files} | {side.name for side in made.sides}
+    listed = made.names
     for name in fileset.names() if form is not None else ():
         bare = name.removesuffix(storage.PARTIAL)
-        if name not in listed and form is not None and (form.owns(bare) or bare in (rejects.NAME, input_list.NAME)):
+        if name not in listed and form is not None and form.owns(bare):
             what = "is left over from an unfinished job" if name != bare else "is not part of this result"
             yield Problem(file=name, what=f"{what}, and a trainer may read it; remove it, or move it elsewhere")
 
@@ -286,7 +286,7 @@ def _verify_source(
     files = find_inputs(map(str, sources), network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
     aside: dict[str, Any] = {"inputs": None}
     changed = manifest.differences({**made.job, **aside}, {**describe(spec, files, vocabulary), **aside})
-    changed += input_list.changes(fileset, made.job["inputs"], files, paths=False)
+    changed += input_list.changes(fileset, made.job["inputs"], input_list.describe(files), files, paths=False)
     if changed:
         problem = Problem(file="source", what="is not what the result was made from: " + "; ".join(changed[:5]))
         return dataclasses.replace(checked, problems=(problem,))
