@@ -60,12 +60,12 @@ def dictionary(body, values):
     return thrift({1: 2, 2: len(body), 3: len(body), 7: {1: values, 2: 0}})[1] + body
 
 
-def file(*pages, rows, in_group=None, codec=0):
-    """A file of one row group; the first of several pages is its dictionary."""
+def file(*pages, rows, in_group=None, codec=0, changes=()):
+    """A file of one row group; the first of several pages is its dictionary. changes are fields of the column chunk."""
     chunk = b"".join(pages)
     first = len(pages[0]) if len(pages) > 1 else 0
     sizes = {5: Long(rows), 6: Long(len(chunk)), 7: Long(len(chunk)), 9: Long(4 + first)}
-    meta = {1: 6, 2: [0], 3: [b"text"], 4: codec, **sizes, **({11: Long(4)} if first else {})}
+    meta = {1: 6, 2: [0], 3: [b"text"], 4: codec, **sizes, **({11: Long(4)} if first else {}), **dict(changes)}
     group = {1: [{2: Long(4), 3: meta}], 2: Long(len(chunk)), 3: Long(rows if in_group is None else in_group)}
     schema = [{4: b"schema", 5: 1}, {1: 6, 3: 0, 4: b"text", 6: 0}]
     footer = thrift({1: 1, 2: schema, 3: Long(rows), 4: [group]})[1]

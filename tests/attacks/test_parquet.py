@@ -14,7 +14,7 @@ import parquets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from parquets import dictionary, page, pages_of, plain, varint
+from parquets import Long, dictionary, page, pages_of, plain, varint
 
 from given_texts import load_once
 from shardmill import Spec, prepare
@@ -294,6 +294,16 @@ def test_a_value_that_is_not_in_the_dictionary_is_told(held):
     coded = bytes([32]) + varint(100 << 1) + struct.pack("<I", (1 << 32) - 1)
     (reason,) = rejects_of(parquets.file(words, page(coded, 100, encoding=8), rows=100), max_held=held)
     assert "100 rows" in reason and "dictionary" in reason
+
+
+@pytest.mark.parametrize(
+    "changes", [{9: Long(0)}, {9: Long(1 << 40)}, {7: Long(0)}, {7: Long(3)}, {5: Long(0)}, {4: 3}]
+)
+def test_a_column_chunk_whose_metadata_is_wrong_is_told(changes):
+    data = parquets.file(page(plain(b"a"), 1), rows=1, changes=changes)
+    (reason,) = rejects_of(data)
+    assert reason.startswith("1 rows")
+    assert parquet.largest_page(BytesReader("a.parquet", data), "text") < 1000 * 5
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" * 4, b"PAR1" + b"\xff\xff\xff\x7f" + b"PAR1"])

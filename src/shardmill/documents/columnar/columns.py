@@ -72,10 +72,9 @@ class RowsPart:
             location=lambda index, _: Location(path=self.of.path, row=self.row + index),
             job_offset=self.of.base + first,
         )
-        # Where rows begin matters only to a split by location.
         count = len(self.values)
-        by_place = rules.border is not None
-        offsets = [self.of.spent(self.row + i) - first for i in range(count)] if by_place else [0] * count
+        by_position = rules.border is not None  # otherwise it does not matter where rows begin
+        offsets = [self.of.spent(self.row + i) - first for i in range(count)] if by_position else [0] * count
         documents = [value for value in self.values if value is not None]
         # All at once: after a newline, no value can complete a character of the one before it.
         if len(documents) == count and utf8.is_valid(b"\n".join(documents)):
@@ -97,8 +96,8 @@ def parts_of(
         if isinstance(found, ValueReader):
             if row >= start.record:
                 here = of.position(row, start.begin if row == start.record else 0)
-                place, where = Location(path=of.path, row=row), of.base + of.spent(row)
-                yield from long_parts(found, here, of.position(row + 1), place, where, rules)
+                location, job_offset = Location(path=of.path, row=row), of.base + of.spent(row)
+                yield from long_parts(found, here, of.position(row + 1), location, job_offset, rules)
         elif row + len(found) > start.record:
             skipped = max(0, start.record - row)
             rest = found[skipped:] if skipped else found

@@ -128,7 +128,7 @@ def _page_at(reader: Reader, at: int, end: int) -> Page:
         except EOFError:
             continue
         return _page(fields, at + cursor.at)
-    raise ValueError(f"a page header of more than {_HEADER_BYTES[-1]:,} bytes")
+    raise ValueError(f"no page header at byte {at:,}")
 
 
 def _page(fields: dict[int, Any], at: int) -> Page:

@@ -1,7 +1,8 @@
 """A Parquet file → Parts of rows of its text column, row group by row group."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 
 from shardmill.documents.columnar.columns import LEAST_HELD, Rows, RowsPart, choose_column, parts_of
 from shardmill.documents.columnar.pages import MOST_HELD, Chunk
-from shardmill.documents.columnar.values import FAILURES, values_of
+from shardmill.documents.columnar.values import values_of
 from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted
@@ -25,6 +26,7 @@ _FOOTER_FACTOR = 5
 _LEAST_FOOTER = 4 << 20
 _MAGIC = b"PAR1"
 _ARROW_SCHEMA = b"ARROW:schema"
+_FAILURES = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, EOFError)
 
 
 def read_parts(
@@ -37,7 +39,7 @@ def read_parts(
     for group in range(meta.num_row_groups):
         rows = range(first, first + meta.row_group(group).num_rows)
         if rows.stop > start.record:
-            yield from _group(_chunk(reader, meta, group, column), group, rows, of, start, rules)
+            yield from _group(partial(_chunk, reader, meta, group, column), group, rows, of, start, rules)
         first = rows.stop
 
 
@@ -52,7 +54,7 @@ def largest_page(reader: Reader, field: str) -> int:
         return footer * _FOOTER_FACTOR + LEAST_HELD  # parsing it would take that much already
     meta, column = _open(reader, field, LEAST_HELD)
     most = 0
-    with contextlib.suppress(*FAILURES):  # reported when it is read
+    with contextlib.suppress(*_FAILURES):  # reported when it is read
         chunk = _chunk(reader, meta, 0, column)
         for page in chunk.pages():
             most = max(most, chunk.needs(page, MOST_HELD)[0])
@@ -75,11 +77,11 @@ def _open(reader: Reader, field: str, held: int) -> tuple[Any, int]:
         groups = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
         if min(groups, default=0) < 0 or sum(groups) != meta.num_rows:
             raise ValueError(f"{meta.num_rows:,} rows in all, {sum(groups):,} in its row groups")
-    except (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError, LookupError) as e:
+    except (*_FAILURES, MemoryError) as e:
         raise _bad_footer(reader, e) from e
     top, names = choose_column(schema, field, reader.path)
-    paths = [meta.schema.column(i).path for i in range(meta.num_columns)]
-    return meta, paths.index(".".join((top, *names)))
+    path = ".".join((top, *names))
+    return meta, next(i for i in range(meta.num_columns) if meta.schema.column(i).path == path)
 
 
 def _footer_bytes(reader: Reader) -> int:
@@ -102,10 +104,10 @@ def _bad_footer(reader: Reader, why: object) -> ContentError:
 
 def _chunk(reader: Reader, meta: Any, group: int, column: int) -> Chunk:
     found, kind = meta.row_group(group).column(column), meta.schema.column(column)
-    starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else None]
+    starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else 0]
     return Chunk(
         reader=reader,
-        start=min(start for start in starts if start),
+        start=min(start for start in starts if start > 0),
         length=found.total_compressed_size,
         values=found.num_values,
         codec=found.compression,
@@ -114,16 +116,16 @@ def _chunk(reader: Reader, meta: Any, group: int, column: int) -> Chunk:
 
 
 def _group(
-    chunk: Chunk, group: int, rows: range, of: Rows, start: Position, rules: TextRules
+    chunk: Callable[[], Chunk], group: int, rows: range, of: Rows, start: Position, rules: TextRules
 ) -> Iterator[RowsPart | ValuePart | Counted]:
     """The rows of one row group. From a page that cannot be read to the end of the group, they count as rejected."""
     at = max(rows.start, start.record)
     try:
-        for part in parts_of(values_of(chunk, of.file, rows, at, rules), of, start, rules):
+        for part in parts_of(values_of(chunk(), of.file, rows, at, rules), of, start, rules):
             yield part
             at = part.after.record
         reason = f"there are {at - rows.start:,} rows instead of {len(rows):,}"
-    except FAILURES as e:
+    except _FAILURES as e:
         reason = _brief(e)
     if at < rows.stop:
         yield Counted(

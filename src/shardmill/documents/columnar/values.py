@@ -19,8 +19,6 @@ from shardmill.documents.records import damage_of
 from shardmill.documents.rules import MAX_RECORDS, TextRules
 from shardmill.io.reading import Reader
 
-FAILURES = (ValueError, EOFError, OverflowError)
-"""What damaged pages raise, and pages that are too large."""
 _Integers = npt.NDArray[np.int64]
 _Levels = Callable[[int], npt.NDArray[np.bool_]]
 """So many rows → whether the next ones have a value."""
@@ -31,7 +29,7 @@ _length: Callable[[bytes, int], tuple[int]] = struct.Struct("<I").unpack_from
 def values_of(chunk: Chunk, file: int, rows: range, skip_to: int, rules: TextRules) -> Iterator[tuple[int, Values]]:
     """The values of a row group in order, with the number of their first row; pages that end before skip_to are skipped.
 
-    Raises one of FAILURES at a page that is damaged or too large, after the rows before it.
+    Raises ValueError, EOFError or OverflowError at a page that is damaged or too large, after the rows before it.
     """
     row = rows.start
     words: _Dictionary | None = None
