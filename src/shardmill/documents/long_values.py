@@ -61,14 +61,14 @@ class BytesReader:
 
     def __init__(self, path: str, data: bytes) -> None:
         self.path = path
-        self._data = data
+        self.data = data
 
     @property
     def size(self) -> int | None:
-        return len(self._data)
+        return len(self.data)
 
     def read(self, offset: int, length: int) -> bytes:
-        return self._data[offset : offset + length]
+        return self.data[offset : offset + length]
 
     def done_until(self, offset: int) -> None:
         pass
