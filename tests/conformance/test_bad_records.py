@@ -277,6 +277,13 @@ def test_a_document_that_is_not_utf8_is_left_out():
                 assert [reject.location.byte for reject in got.rejects] == [0 + 3 + 8, 3 + 8 + 2 + 8]
 
 
+def test_a_byte_order_mark_is_counted_before_a_long_document_that_is_left_out():
+    data = b"\xef\xbb\xbf" + b"bad \xff " * 100 + b"##good"
+    got = mill_files({"a.txt": data}, separator="##", on_error="skip", val_fraction=0, block_bytes=20, **SMALL)
+    assert (got.counts["byte_order_marks"], got.counts["documents_rejected"]) == (1, 1)
+    assert got.counts["documents"] == 2 and got.train == tokens(["good"])
+
+
 def test_a_file_that_is_not_utf8_is_left_out_among_others():
     got = mill_files([b"one", b"\xff", b"two"], val_fraction=0, on_error="skip")
     assert got.train == tokens(["one", "two"])
@@ -303,7 +310,7 @@ def test_a_compressed_file_that_was_cut_short(name):
     data = formats.COMPRESSIONS["." + packed]({"txt": formats.text, **formats.STREAMS}[stem](documents))
     data = data[: len(data) * 9 // 10]
     choices = {"val_fraction": 0, "separator": SEPARATOR if stem == "txt" else None}
-    with pytest.raises(InputError, match=r"truncated|is damaged after"):
+    with pytest.raises(InputError, match=r"truncated|cut short|is damaged after"):
         mill_files({f"a.{name}": data}, **choices)
     got = [mill_files({f"a.{name}": data}, on_error="skip", block_bytes=size, **choices) for size in (2000, 1 << 20)]
     assert got[0].train == got[1].train and got[0].counts == got[1].counts
@@ -389,5 +396,5 @@ def test_text_that_is_cut_short_inside_a_character_is_told_as_cut_short(tmp_path
     whole = zstd.compress("".join(f"문서 {number}의 글이다. " for number in range(60_000)).encode())
     (tmp_path / "cut.txt.zst").write_bytes(whole[: len(whole) // 2])
     for policy in ("stop", "replace"):
-        with pytest.raises(InputError, match="cut short"):
+        with pytest.raises(InputError, match="truncated"):
             prepare(Spec(inputs=[tmp_path / "cut.txt.zst"], output=tmp_path / policy, on_error=policy))

@@ -9,7 +9,6 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -332,12 +331,4 @@ class _Section:
         return self._reader.read(self._start + offset, max(0, min(length, self.size - offset)))
 
     def done_until(self, offset: int) -> None:
-        pass
-
-    def __enter__(self) -> "_Section":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
         pass
