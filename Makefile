@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := $(PIP) -e '.[hub,s3,gcs]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench slow matrix torture interop suites guard docs dist lock clean
+.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench compare picture slow matrix torture interop suites guard docs dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -70,6 +70,12 @@ suites: $(VENV)/.ready ## JSONTestSuite and parquet-testing: JSON_SUITE=folder P
 
 bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt for a text of your own
 	$(BIN)/python tools/bench.py $(BENCH_TEXT)
+
+compare: $(VENV)/.ready native ## measure what people use instead, too: BENCH_TEXT=file.txt; installs each under .compare
+	$(BIN)/python tools/compare.py --write $(BENCH_TEXT)
+
+picture: $(VENV)/.ready native ## draw docs/images/run.svg from a real run; BENCH_TEXT=file.txt for a text of your own
+	$(BIN)/python tools/make_picture.py $(BENCH_TEXT)
 
 classes: $(VENV)/.ready ## rebuild the table of character classes from the installed tiktoken
 	$(BIN)/python tools/make_classes.py

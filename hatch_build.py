@@ -20,7 +20,7 @@ except ImportError:  # `make native` does not need them
 REPOSITORY = "https://github.com/shardmill/shardmill"
 
 # Each folder's sources make one library.
-NAMES = ("tokens/native/engine.so", "documents/native/lines.so", "formats/native/rows.so")
+NAMES = ("tokens/native/engine.so", "documents/native/lines.so")
 LIBRARIES = [Path("src/shardmill") / name for name in NAMES]
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread"]
 

@@ -1,6 +1,7 @@
 """The shape of the code: who may import whom, and how long files may grow."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -44,16 +45,19 @@ DOORS = {
     },
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.main", "cli.results", "cli.console"},
-    "rich": {"cli.main", "cli.results", "cli.console"},
+    "click": {"cli.main", "cli.results", "cli.options"},
+    "rich": {"cli.results", "cli.console"},
 }
 
 
+@functools.cache
 def modules():
-    for path in sorted(ROOT.rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if not name.endswith(("__init__", "__main__")):
-            yield name, path, ast.parse(path.read_text())
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
+    return [
+        (name, path, ast.parse(path.read_text()))
+        for name, path in paths.items()
+        if not name.endswith(("__init__", "__main__"))
+    ]
 
 
 def imports(tree):
@@ -112,7 +116,7 @@ def test_every_module_says_first_what_it_is_for():
 
 def test_files_and_functions_stay_readable():
     for name, path, tree in modules():
-        assert len(path.read_text().splitlines()) <= 460, name
+        assert len(path.read_text().splitlines()) <= 450, name
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 # the list of options, and the commands that get them all, are as long as there are options

@@ -24,7 +24,6 @@ from shardmill.io import storage
 from shardmill.job import job
 from shardmill.results import convert as transfers
 from shardmill.results import eot as eot_module
-from shardmill.results.foreign import Claims
 
 DOCUMENTS = [f"Document {i} tells of the mill and {i * 7919} sacks.\n" * (i % 5 + 1) for i in range(150)]
 SHARDS = {
@@ -166,11 +165,11 @@ def test_what_is_not_known_is_refused(tmp_path):
     """T4"""
     (tmp_path / "a.txt").write_text("One text without documents.")
     prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "plain", val_fraction=0), limits=LIMITS)
-    with pytest.raises(UsageError, match="where documents end in train is not known"):
+    with pytest.raises(UsageError, match="the document boundaries in train are unknown"):
         shardmill.convert(tmp_path / "plain", Target(output=tmp_path / "new", format="megatron"))
     with pytest.raises(UsageError, match="has no end-of-text tokens, and modded-nanogpt needs them"):
         shardmill.convert(tmp_path / "plain", Target(output=tmp_path / "new", format="modded-nanogpt"))
-    with pytest.raises(UsageError, match="which token ends a text is not known"):
+    with pytest.raises(UsageError, match="the end-of-text token is unknown"):
         shardmill.convert(tmp_path / "plain", Target(output=tmp_path / "new", format="nanogpt", eot="after"))
     wide = mill(tmp_path, "wide", tokenizer="cl100k_base")
     with pytest.raises(UsageError, match="uint16"):
@@ -178,7 +177,7 @@ def test_what_is_not_known_is_refused(tmp_path):
     shardmill.convert(tmp_path / "plain", Target(output=tmp_path / "new", format="shards", shard_tokens=3))
     with pytest.raises(OutputError, match="holds the result of another job"):
         shardmill.convert(tmp_path / "plain", Target(output=tmp_path / "new", format="nanogpt"))
-    with pytest.raises(UsageError, match="is the source too"):
+    with pytest.raises(UsageError, match="is also the source"):
         shardmill.convert(tmp_path / "plain", Target(output=tmp_path / "plain", format="nanogpt", overwrite=True))
 
 
@@ -191,39 +190,37 @@ def test_files_without_our_manifest_are_read_too(made, tmp_path, name):
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_bytes(data)
     raw = name in ("nanogpt", "shards", "olmo")
-    claims = Claims(format=name if raw else None, dtype="uint16" if raw else "auto", eot_id=50256)
+    claims = {"from_format": name if raw else None, "from_dtype": "uint16" if raw else "auto", "eot_id": 50256}
     if raw and name != "olmo":
-        with pytest.raises(UsageError, match="the format cannot be told"):
+        with pytest.raises(UsageError, match="the format cannot be detected"):
             shardmill.convert(folder, Target(output=tmp_path / "new", format="megatron"))
         with pytest.raises(UsageError, match="how wide its integers are"):
-            shardmill.convert(folder, Target(output=tmp_path / "new", format="megatron"), Claims(format=name))
-    shardmill.convert(folder, Target(output=tmp_path / "new", format="megatron"), claims)
+            shardmill.convert(folder, Target(output=tmp_path / "new", format="megatron"), from_format=name)
+    shardmill.convert(folder, Target(output=tmp_path / "new", format="megatron"), **claims)
     assert contents(tmp_path / "new") == contents(made["megatron"])
 
 
-def refuse(folder, claims, match):
+def refuse(folder, match, **claims):
     with pytest.raises((InputError, UsageError), match=match):
-        shardmill.convert(folder, Target(output=folder.parent / "new", format="nanogpt"), claims)
+        shardmill.convert(folder, Target(output=folder.parent / "new", format="nanogpt"), **claims)
 
 
 def test_damaged_files_are_refused_with_what_was_found_and_expected(made, tmp_path):
     folder = tmp_path / "others"
     folder.mkdir()
-    refuse(folder, Claims(), "holds no token files that are known")
-    refuse(folder, Claims(format="datatrove"), "holds no .ds file")
+    refuse(folder, "holds no known token files")
+    refuse(folder, "holds no .ds file", from_format="datatrove")
     good = contents(made["llmc"])
     for name, data in good.items():
         (folder / name).write_bytes(data)
     first = folder / "fineweb_train_000001.bin"
     first.write_bytes(struct.pack("<3i", 99, 1, 900) + good[first.name][12:])
-    refuse(
-        folder, Claims(format="llmc"), "begins with magic 99, version 1; files of llm.c begin with 20240520, version 1"
-    )
+    refuse(folder, "begins with magic 99, version 1; files of llm.c begin with 20240520, version 1", from_format="llmc")
     first.write_bytes(good[first.name][:8] + struct.pack("<i", 901) + good[first.name][12:])
-    refuse(folder, Claims(), "says 901 tokens, and there is room for 900")
+    refuse(folder, "announces 901 tokens, and its 2,824 bytes hold 900")
     first.write_bytes(good[first.name])
     (folder / "fineweb_train_000003.bin").rename(tmp_path / "moved")
-    refuse(folder, Claims(), "number 3 is missing")
+    refuse(folder, "number 3 is missing")
 
 
 def test_damaged_indexes_are_refused(made, tmp_path):
@@ -234,20 +231,20 @@ def test_damaged_indexes_are_refused(made, tmp_path):
     index = folder / "train.idx"
     good = index.read_bytes()
     index.write_bytes(b"MMAPIDX" + good[7:])
-    refuse(folder, Claims(format="megatron"), "an index of Megatron with")
+    refuse(folder, "a Megatron index with", from_format="megatron")
     index.write_bytes(good[:-8])
-    refuse(folder, Claims(), "it was cut short")
+    refuse(folder, "it was truncated")
     index.write_bytes(good[:17] + b"\x07" + good[18:])
-    refuse(folder, Claims(), "integers of code 7")
+    refuse(folder, "integers of code 7")
     index.unlink()
-    refuse(folder, Claims(format="megatron"), "no train.idx beside it")
+    refuse(folder, "there is no train.idx next to it", from_format="megatron")
     trove = tmp_path / "trove"
     trove.mkdir()
     for name, data in contents(made["datatrove"]).items():
         (trove / name).write_bytes(data)
     (trove / "train.ds.index").write_bytes(struct.pack("<2Q", 5, 1 << 40))
-    with pytest.raises(InputError, match="do not end in order within"):
-        shardmill.convert(trove, Target(output=tmp_path / "x", format="megatron"), Claims())
+    with pytest.raises(InputError, match="are not in order within"):
+        shardmill.convert(trove, Target(output=tmp_path / "x", format="megatron"))
     assert not (tmp_path / "x").exists() or not list((tmp_path / "x").iterdir())
 
 
@@ -256,7 +253,7 @@ def test_a_manifest_with_other_files_is_refused(tmp_path):
     shard = folder / "fineweb_train_000002.bin"
     data = shard.read_bytes()
     shard.write_bytes(data[:-2])
-    with pytest.raises(InputError, match="it was changed or cut short since"):
+    with pytest.raises(InputError, match="it was changed or truncated"):
         shardmill.open(folder)
     shard.write_bytes(b"\0" + data[1:])
     with pytest.raises(InputError, match="its header is not the one"):
@@ -371,20 +368,20 @@ def test_what_is_said_of_a_source_must_not_contradict_it(made, tmp_path):
     litdata_of(tmp_path / "lit", [1, 2, 3])
     target = Target(output=tmp_path / "new", format="nanogpt")
     for source, claims, reason in (
-        (tmp_path / "lit", Claims(dtype="uint16"), "--from-dtype uint16: the files in .* hold uint32"),
-        (made["megatron"], Claims(dtype="uint32"), "--from-dtype uint32: the files in .* hold uint16"),
-        (made["megatron"], Claims(eot_id=7), "the manifest in .* says end-of-text after, id 50256"),
-        (made["datatrove"], Claims(format="datatrove", dtype="uint32"), "say that they hold uint16"),
-        (made["datatrove"], Claims(format="datatrove", eot_id=1 << 16), "hold uint16, which ends at 65,535"),
+        (tmp_path / "lit", {"from_dtype": "uint16"}, "--from-dtype uint16: the files in .* hold uint32"),
+        (made["megatron"], {"from_dtype": "uint32"}, "--from-dtype uint32: the files in .* hold uint16"),
+        (made["megatron"], {"eot_id": 7}, "the manifest in .* says end-of-text after, id 50256"),
+        (made["datatrove"], {"from_format": "datatrove", "from_dtype": "uint32"}, "hold uint16"),
+        (made["datatrove"], {"from_format": "datatrove", "eot_id": 1 << 16}, "hold uint16, which ends at 65,535"),
     ):
         with pytest.raises(UsageError, match=reason):
-            shardmill.convert(source, target, claims)
+            shardmill.convert(source, target, **claims)
     assert not (tmp_path / "new").exists()
 
 
 def test_an_output_without_end_of_text_tokens_gets_them_if_they_are_named(tmp_path):
     bare = mill(tmp_path, "bare", eot="none", index=True)
-    shardmill.convert(bare, Target(output=tmp_path / "new", format="nanogpt", eot="after"), Claims(eot_id=50256))
+    shardmill.convert(bare, Target(output=tmp_path / "new", format="nanogpt", eot="after"), eot_id=50256)
     marked = mill(tmp_path, "marked", index=True)
     assert contents(tmp_path / "new") == contents(marked)
 
@@ -440,7 +437,7 @@ def test_rows_of_what_was_parted_end_where_they_do(tmp_path):
     expected = parted(tmp_path, format="megatron")
     assert contents(tmp_path / "new") == contents(expected)
     plain = parted(tmp_path, format="nanogpt")
-    with pytest.raises(UsageError, match=r"running text that was parted between train and val.*--index"):
+    with pytest.raises(UsageError, match=r"running text divided between train and val.*--index"):
         shardmill.convert(plain, Target(output=tmp_path / "other", format="megatron"))
 
 
@@ -458,7 +455,7 @@ def test_damaged_rows_are_refused(tmp_path):
     good = (folder / "train-00001.csv.gz").read_bytes()
     for data, reason in (
         (good[:-30], "ends too early"),
-        (gzip.compress(b"1,2\r\n"), "are not the rows of"),
+        (gzip.compress(b"1,2\r\n"), "its rows do not describe"),
         (gzip.compress(b"0,901,0,a,0\r\n"), "a document ends at 901"),
         (gzip.compress(b"0,5,0,a,%d\r\n" % (1 << 70)), "from 1180591620717411303424"),
     ):
@@ -484,7 +481,7 @@ def test_rejects_go_along(tmp_path):
     for name in ("merged", "new"):
         assert (tmp_path / name / "rejects.jsonl").read_bytes() == listed[0] + listed[1]
         made = shardmill.open(tmp_path / name).manifest
-        assert made.counts.documents_rejected == 4 and "rejects" in {side.kind for side in made.sides}
+        assert made.counts.documents_rejected == 4 and "rejects" in {side.kind for side in made.sidecars}
         assert shardmill.verify(tmp_path / name).ok
 
 

@@ -41,11 +41,34 @@ def test_slices_and_documents_of_every_format(tmp_path, name):
         assert train[490:1510].tolist() == stream[490:1510] and train[-1] == stream[-1] and train[7] == stream[7]
         assert len(train[5:5]) == 0 and len(train[len(stream) :]) == 0
         assert [ids.tolist() for ids in train.documents()] == marked
-        assert all(train.document(i).tolist() == marked[i] for i in (0, 1, 44, 89))
-        with pytest.raises(IndexError):
-            train.document(90)
+        assert all(train.document(i).tolist() == marked[i] for i in (0, 1, 44, 89, -1, -2, -90))
+        for number in (90, -91):
+            with pytest.raises(IndexError, match=f"no document {number}"):
+                train.document(number)
         text = corpus.decode(train.document(3))
         assert text.replace("<|endoftext|>", "") == DOCUMENTS[3]
+
+
+def test_a_corpus_is_a_mapping_of_its_splits(tmp_path):
+    corpus = mill(tmp_path, val_fraction=0.1)
+    assert list(corpus) == list(corpus.keys()) == ["train", "val"] and len(corpus) == 2
+    assert "val" in corpus and "test" not in corpus and corpus.get("test") is None
+    assert {name: len(split) for name, split in corpus.items()} == {name: len(corpus[name]) for name in corpus}
+    assert sum(len(split) for split in corpus.values()) == corpus.tokens
+    with pytest.raises(KeyError, match="has no split test; it has train, val"):
+        corpus["test"]
+
+
+def test_positions_outside_the_split_are_refused(tmp_path):
+    train = mill(tmp_path, val_fraction=0)["train"]
+    size = len(train)
+    for start, stop in ((-1, 5), (5, 4), (0, size + 1), (-5, -1)):
+        with pytest.raises(IndexError, match=f"of train, which has {size:,}"):
+            train.read(start, stop)
+    for position in (size, -size - 1):
+        with pytest.raises(IndexError):
+            train[position]
+    assert train[-size] == train[0] and len(train[size + 5 :]) == 0 and len(train.read(size, size)) == 0
 
 
 def test_reading_keeps_nothing_open(tmp_path):
@@ -71,9 +94,9 @@ def test_documents_without_an_index_or_marks_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("One text.")
     prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", val_fraction=0), limits=LIMITS)
     corpus = shardmill.open(tmp_path / "out")
-    with pytest.raises(UsageError, match="Make it again with --index"):
+    with pytest.raises(UsageError, match="Prepare it again with --index"):
         list(corpus["train"].documents())
-    with pytest.raises(KeyError, match="has no val"):
+    with pytest.raises(KeyError, match="has no split val"):
         corpus["val"]
     with pytest.raises(ValueError, match="without a step"):
         corpus["train"][::2]
@@ -102,7 +125,7 @@ def test_text_cannot_command_the_terminal(tmp_path):
     (tmp_path / "a.txt").write_text("red \x1b[31m and a bell \x07, 漢字 🎉\n")
     prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", val_fraction=0), limits=LIMITS)
     corpus = shardmill.open(tmp_path / "out")
-    shown = "".join(spell(corpus, corpus["train"][:]))
+    shown = "".join(spell(corpus, corpus["train"][:].tolist()))
     assert shown == "red \\x1b[31m and a bell \\x07, 漢字 🎉\n" and printable("\x9b") == "\\x9b"
 
 

@@ -80,13 +80,13 @@ def subject(request, encoding):
     return request.param(encoding)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(text=texts(max_pieces=12))
 def test_a_cut_changes_no_token(subject, text):
     assert wrong_cuts(subject, text) == []
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(text=st.lists(st.sampled_from(samples.NASTY), max_size=24).map("".join))
 def test_a_cut_among_nasty_characters_changes_no_token(subject, text):
     assert wrong_cuts(subject, text) == []
@@ -97,7 +97,7 @@ def test_a_cut_in_any_script_changes_no_token(subject, name):
     assert wrong_cuts(subject, samples.SAMPLES[name]) == []
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(text=texts(max_pieces=12), size=st.integers(1, 40), forward=st.booleans())
 def test_going_on_from_cut_to_cut_changes_no_token(subject, text, size, forward):
     """As the mill does it: each cut is looked for behind the one before, with the text before that in view."""

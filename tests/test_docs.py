@@ -1,5 +1,6 @@
 """The documentation cannot rot: what it shows is run, what it lists is compared."""
 
+import ast
 import gzip
 import json
 import re
@@ -14,10 +15,12 @@ from command import run
 from shardmill import errors
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = ["README.md", "docs/guide.md"]
+LONGEST_README = 140
 
 
-def between(text, name):
+def between(page, name):
+    text = (ROOT / page).read_text()
     return re.search(rf"<!-- {name}:start -->\n```\w+\n(.*?)```\n<!-- {name}:end -->", text, re.DOTALL)[1]
 
 
@@ -35,9 +38,10 @@ def playground(tmp_path):
     return tmp_path
 
 
-def test_the_examples_of_the_readme_run(playground):
-    commands = [line for line in between(README, "examples").splitlines() if line.startswith("shardmill")]
-    assert len(commands) >= 5
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_run(playground, page):
+    commands = [line for line in between(page, "examples").splitlines() if line.startswith("shardmill")]
+    assert len(commands) >= 3
     for command in commands:
         words, _, redirected = command.partition(" < ")
         given = (playground / redirected).read_bytes() if redirected else None
@@ -45,11 +49,16 @@ def test_the_examples_of_the_readme_run(playground):
         assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
-def test_the_python_example_of_the_readme_runs(playground):
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_examples_run(playground, page):
     done = subprocess.run(
-        [sys.executable, "-c", between(README, "python")], cwd=playground, capture_output=True, text=True
+        [sys.executable, "-c", between(page, "python")], cwd=playground, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 
 
 def test_the_command_reference_is_what_help_prints():
@@ -72,6 +81,22 @@ def test_the_file_tree_of_the_architecture_is_the_truth():
         if not path.name.startswith("__")
     } | {path.name for path in ROOT.glob("*.py")}
     assert listed == there
+
+
+def test_the_walk_of_one_byte_names_functions_that_exist():
+    walk = re.findall(r"`([\w/]+\.py): ([\w.]+)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert len(walk) > 20
+    for file, name in walk:
+        body = ast.parse((ROOT / "src/shardmill" / file).read_text()).body
+        for part in name.split("."):
+            found = [node for node in body if getattr(node, "name", None) == part]
+            assert found, f"{file} has no {name}"
+            body = found[0].body
+
+
+def test_files_named_in_the_architecture_exist():
+    for file in re.findall(r"`(\w+/[\w/]+\.(?:py|c|h))`", (ROOT / "ARCHITECTURE.md").read_text()):
+        assert any((ROOT / folder / file).exists() for folder in (".", "src/shardmill")), file
 
 
 def test_every_error_is_drawn_in_the_tree():

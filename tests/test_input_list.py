@@ -54,7 +54,7 @@ def test_the_manifest_counts_them_and_the_list_names_them(folder):
     assert made.job["inputs"] == {
         "files": 6, "bytes": 78, "list": input_list.NAME, "xxh3_128": xxhash.xxh3_128_hexdigest(data)
     }  # fmt: skip
-    (side,) = [side for side in made.sides if side.kind == "inputs"]
+    (side,) = [side for side in made.sidecars if side.kind == "inputs"]
     assert side.name == input_list.NAME and side.bytes == len(data) and side.split is None
     assert manifest.read(folder / "out") == made and len((folder / "out/run.json").read_text()) < 1000
 
@@ -78,7 +78,7 @@ def test_the_same_command_again_finds_it_complete(folder):
     [
         (lambda folder: change(folder, "d é.txt", "longer than it was", 3), "inputs[3].bytes: was 13, is now 18"),
         (lambda folder: change(folder, "d é.txt", "file number 9", 99), "d é.txt: was modified 1970-01-01 00:01:39"),
-        (lambda folder: change(folder, "d é.txt", "older version", 1), "none a later one"),
+        (lambda folder: change(folder, "d é.txt", "older version", 1), "none is newer"),
         (lambda folder: change(folder, "c2.txt", "new", 3), "inputs: were 6, are now 7"),
         (lambda folder: change(folder, "c2.txt", "new", 3), "c\\udcff.txt', is now"),
         (lambda folder: (folder / "in" / "f").with_name(NASTY[5]).unlink(), "is now none"),
@@ -118,7 +118,7 @@ def test_a_list_that_is_gone_is_said_to_be(folder):
     mill(folder)
     (folder / "out" / input_list.NAME).unlink()
     change(folder, "a.txt", "longer than it was", 3)
-    with pytest.raises(OutputError, match=r"inputs: are others, and manifest\.inputs\.jsonl.*cannot be read"):
+    with pytest.raises(OutputError, match=r"inputs: differ, and .* manifest\.inputs\.jsonl cannot be read"):
         mill(folder)
 
 
@@ -191,6 +191,6 @@ def test_a_list_of_ours_is_no_input_and_a_strangers_is_not_replaced(folder):
     assert input_list.NAME not in {os.path.basename(file.path) for file in find_inputs([str(folder)])}
     (folder / "new").mkdir()
     (folder / "new" / input_list.NAME).write_text("mine")
-    with pytest.raises(OutputError, match="shardmill did not make it"):
+    with pytest.raises(OutputError, match="shardmill did not write it"):
         mill(folder, "new")
     assert (folder / "new" / input_list.NAME).read_text() == "mine"

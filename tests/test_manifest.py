@@ -79,7 +79,7 @@ def test_differences_are_told_field_by_field():
     old = {"a": 1, "b": {"c": [1, 2]}, "same": 0}
     assert manifest.differences(old, {"a": 2, "b": {"c": [1]}, "same": 0}) == [
         "a: was 1, is now 2",
-        "b.c: were 2, are now 1",
+        "b.c: was [1, 2], is now [1]",
     ]
     content = json.loads(manifest.dump({"x": 1}))
     assert (list(content), content["format"], content["x"]) == (["format", "checksum", "x"], 2, 1)
@@ -90,7 +90,7 @@ def test_a_job_that_fails_at_its_last_step_leaves_nothing_in_the_way_of_the_next
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(manifest, "write", fail)
+        patch.setattr(manifest.Manifest, "to_json", fail)
         with pytest.raises(OSError):
             prepare(spec)
     assert prepare(spec).manifest.tokens > 0

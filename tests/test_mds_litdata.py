@@ -12,7 +12,6 @@ from shardmill import Limits, Spec, Target, prepare
 from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.formats import registry
 from shardmill.results import eot
-from shardmill.results.foreign import Claims
 
 HELLO = "Hello world\nHello\n"  # 15496 995 and 15496 in GPT-2
 TOKENS = [15496, 995, 50256, 15496, 50256]
@@ -116,7 +115,7 @@ def test_l1_l2_litdata_chunks_and_their_index(tmp_path):
             "item_loader": "TokensLoader",
         },
     }
-    assert {side.kind for side in made.sides} == {"shards"}
+    assert {side.kind for side in made.sidecars} == {"shards"}
     wide = shardmill.convert(tmp_path / "out", Target(output=tmp_path / "wide", format="litdata"))
     assert wide.dtype == "uint16"
 
@@ -134,7 +133,7 @@ def test_shards_are_whole_samples_and_short_enough_for_32_bits():
     assert registry.choose_shape(mds, narrow, None, 3000).shard_tokens == (1 << 25) // 3000 * 3000
     assert registry.choose_shape(litdata, narrow, None, None).shard_tokens == (1 << 25) // 2049 * 2049
     for form in (mds, litdata):
-        with pytest.raises(UsageError, match=r"a shard holds whole samples, and 100 tokens are one .*; use 1,000"):
+        with pytest.raises(UsageError, match=r"a shard holds whole samples of 100 tokens .*; use 1,000"):
             registry.choose_shape(form, narrow, 901, 100)
         with pytest.raises(UsageError, match="must stay below 4 GiB"):
             registry.choose_shape(form, narrow, 1 << 31, 2048)
@@ -145,7 +144,7 @@ def test_shards_are_whole_samples_and_short_enough_for_32_bits():
 @pytest.mark.parametrize(
     ("choices", "reason"),
     [
-        ({"format": "nanogpt", "sample_tokens": 100}, "know no samples; leave it out"),
+        ({"format": "nanogpt", "sample_tokens": 100}, "has no samples; leave it out"),
         ({"format": "mds", "sample_tokens": 0}, "less than 1"),
         ({"format": "mds", "shard_tokens": 100}, "whole samples"),
     ],
@@ -161,7 +160,7 @@ def test_convert_takes_other_samples(tmp_path):
     shardmill.convert(tmp_path / "out", Target(output=tmp_path / "new", sample_tokens=7))
     index = json.loads((tmp_path / "new/train/index.json").read_text())
     assert [shard["samples"] for shard in index["shards"]] == [200 // 7]
-    with pytest.raises(UsageError, match="know no samples"):
+    with pytest.raises(UsageError, match="has no samples"):
         shardmill.convert(tmp_path / "out", Target(output=tmp_path / "raw", format="nanogpt", sample_tokens=7))
 
 
@@ -190,7 +189,7 @@ def test_overwriting_leaves_what_is_not_ours_in_the_subfolder(tmp_path):
     assert not (tmp_path / "out/val").exists()
     (tmp_path / "new/train").mkdir(parents=True)
     (tmp_path / "new/train/index.json").write_text("{}")
-    with pytest.raises(OutputError, match="exists, and shardmill did not make it"):
+    with pytest.raises(OutputError, match="exists, and shardmill did not write it"):
         shardmill.convert(tmp_path / "out", Target(output=tmp_path / "new", format="mds"))
 
 
@@ -209,16 +208,16 @@ def test_chunks_of_many_items_that_another_program_made_are_read(tmp_path):
     def convert(index):
         (tmp_path / "lit/index.json").write_text(json.dumps(index))
         target = Target(output=tmp_path / "new", format="megatron", overwrite=True)
-        return shardmill.convert(tmp_path / "lit", target, Claims(eot_id=50256))
+        return shardmill.convert(tmp_path / "lit", target, eot_id=50256)
 
     convert(index)
     assert shardmill.open(tmp_path / "new")["train"][:].tolist() == tokens
     for change, reason in (
-        ({"chunks": [{**chunk, "dim": 3}]}, "says 3 tokens, and there is room for 9"),
-        ({"chunks": [{**chunk, "filename": "../lit/chunk-0-0.bin"}]}, "which is not beside it"),
-        ({"config": {"data_format": ["jpeg"]}}, "what can be read is tokens of TokensLoader"),
+        ({"chunks": [{**chunk, "dim": 3}]}, "announces 3 tokens, and its 56 bytes hold 9"),
+        ({"chunks": [{**chunk, "filename": "../lit/chunk-0-0.bin"}]}, "which is not in the same folder"),
+        ({"config": {"data_format": ["jpeg"]}}, "supported: tokens of TokensLoader"),
         ({"config": {}}, "is not an index of litdata"),
-        ({"chunks": []}, "holds no shards"),
+        ({"chunks": []}, "lists any shard"),
     ):
         with pytest.raises(InputError, match=reason):
             convert({**index, **change})
@@ -231,10 +230,10 @@ def test_mds_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
     index = json.loads((folder / "train/index.json").read_text())
     (first, *rest) = index["shards"]
     for change, reason in (
-        ({"column_encodings": ["ndarray:float32"]}, "what can be read has only tokens"),
+        ({"column_encodings": ["ndarray:float32"]}, "supported: a single column tokens"),
         ({"column_encodings": ["ndarray:uint16"]}, "a sample at byte .* is not one row of 2 tokens"),
-        ({"column_encodings": ["ndarray:int32"], "samples": 7}, "does not say where 7 samples are"),
-        ({"column_encodings": ["ndarray:int64"]}, "sample 0 has 10 bytes, which is no row of tokens of 8 bytes"),
+        ({"column_encodings": ["ndarray:int32"], "samples": 7}, "does not list the 7 samples"),
+        ({"column_encodings": ["ndarray:int64"]}, "sample 0 has 10 bytes, which is not a row of tokens of 8 bytes"),
         ({"compression": "zstd"}, "compression zstd"),
         ({"raw_data": {**first["raw_data"], "bytes": 7}}, "index.json says 7"),
         ({"raw_data": {**first["raw_data"], "basename": "gone.mds"}}, "no such file"),

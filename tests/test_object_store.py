@@ -169,7 +169,7 @@ def test_what_cannot_wait_in_the_room_given_is_refused_at_once(text, tmp_path, b
 def test_what_outgrows_its_room_stops_and_goes_on_with_more(text, tmp_path, bucket):
     """Both splits grow a shard, which nobody could know; the advice is followed, and nothing is done twice."""
     choices = {"format": "shards", "shard_tokens": 5000, "val_fraction": 0.5}
-    with pytest.raises(OutputError, match="larger --max-staging to go on"):
+    with pytest.raises(OutputError, match="larger --max-staging to resume"):
         mill(text, "s3://mill/grown", tmp_path, limits={"max_staging": 15_000}, **choices)
     assert staged(tmp_path) and "manifest.json" not in bucket("grown")
     result = mill(text, "s3://mill/grown", tmp_path, limits={"max_staging": 60_000}, **choices)
@@ -225,7 +225,7 @@ def test_other_places_are_refused_with_a_reason(text, tmp_path, url, words):
     with pytest.raises(UsageError, match=words):
         mill(text, url, tmp_path)
     done = CliRunner().invoke(cli, ["convert", str(tmp_path), "--to", "llmc", "-o", "s3://mill/x"])
-    assert done.exit_code and "write to a disk" in str(done.exception)
+    assert done.exit_code and "write to a local disk" in str(done.exception)
 
 
 def test_what_is_not_ours_is_left_alone_and_what_is_anothers_job_is_refused(text, tmp_path, aws_login, bucket):
@@ -236,7 +236,7 @@ def test_what_is_not_ours_is_left_alone_and_what_is_anothers_job_is_refused(text
     put("train-00000.bin")
     put("below/train-00001.bin")
     choices = {"format": "shards", "shard_tokens": 1500}
-    with pytest.raises(OutputError, match=r"s3://mill/shared/train-00000.bin: exists, and shardmill did not make it"):
+    with pytest.raises(OutputError, match=r"s3://mill/shared/train-00000.bin: exists, and shardmill did not write it"):
         mill(text, "s3://mill/shared", tmp_path, **choices)
     aws_login.delete_object(Bucket="mill", Key="shared/train-00000.bin")
     mill(text, "s3://mill/shared", tmp_path, **choices)
@@ -272,7 +272,7 @@ def test_shards_that_vanish_from_the_store_between_two_runs_are_missed(text, tmp
     with pytest.raises(OutputError, match="no permission to write"):
         mill(text, "s3://mill/vanish", tmp_path, limits={"checkpoint_seconds": 0.0}, **choices)
     aws_login.delete_object(Bucket="mill", Key="vanish/train-00000.bin")
-    with pytest.raises(OutputError, match=r"train-00000.bin: is gone.*put 3,000 bytes there.*--overwrite"):
+    with pytest.raises(OutputError, match=r"train-00000.bin: is gone.*uploaded 3,000 bytes.*--overwrite"):
         mill(text, "s3://mill/vanish", tmp_path, **choices)
     mill(text, "s3://mill/vanish", tmp_path, overwrite=True, **choices)
     assert shardmill.verify("s3://mill/vanish").ok

@@ -1,6 +1,6 @@
-"""Measures the real command against what shardmill promises: speed, memory, start-up → JSON and a table for the README.
+"""Measures the real command against what shardmill promises: speed, memory, start-up → JSON and a table for the docs.
 
-    python tools/bench.py [TEXT] [--repeat 5] [--quick] [--out bench-results/] [--readme README.md]
+    python tools/bench.py [TEXT] [--repeat 5] [--quick] [--out bench-results/] [--page docs/benchmarks.md]
 
 Speed is best of N, all contenders taking turns, so that a noisy neighbour disturbs all alike. The two contenders,
 (a) raw gigatoken and (b) the usual streaming script, run in a fresh process each: this file with --child.
@@ -275,14 +275,14 @@ def table(machine: dict[str, str], rows: list[Row], *, quick: bool) -> str:
     return "\n".join([*lines, "", f"Measured by `make bench` on: {said}.", *note])
 
 
-def put_into(readme: Path, text: str) -> None:
-    """Replace what stands between the two bench marks."""
-    start, end = "<!-- bench:start -->", "<!-- bench:end -->"
-    before, found, rest = readme.read_text(encoding="utf-8").partition(start)
+def put_into(page: Path, name: str, text: str) -> None:
+    """Replace what is between the two markers of that name."""
+    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+    before, found, rest = page.read_text(encoding="utf-8").partition(start)
     _, found_end, after = rest.partition(end)
     if not (found and found_end):
-        sys.exit(f"bench: {readme} has no {start} … {end} to put the table between")
-    readme.write_text(f"{before}{start}\n{text}\n{end}{after}", encoding="utf-8")
+        sys.exit(f"{page} has no {start} … {end} to put the table between")
+    page.write_text(f"{before}{start}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def choose_text(given: str | None) -> Path:
@@ -299,7 +299,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=5, help="best of this many (default: 5)")
     parser.add_argument("--quick", action="store_true", help="shrink the inputs of the memory part by 10")
     parser.add_argument("--out", type=Path, default=Path("bench-results"), help="for bench.json and temporary files")
-    parser.add_argument("--readme", type=Path, help="put the table between the bench marks of this file")
+    parser.add_argument("--page", type=Path, help="put the table between the bench markers of this page")
     parser.add_argument("--child", choices=CHILDREN, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -326,8 +326,8 @@ def main() -> None:
     (options.out / "bench.json").write_text(content + "\n", encoding="utf-8")
     shown = table(stamp(), rows, quick=options.quick)
     print(shown)
-    if options.readme:
-        put_into(options.readme, shown)
+    if options.page:
+        put_into(options.page, "bench", shown)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import shardmill
+from shardmill.spec import OutputFormat
 
 TESTS = Path(__file__).parent.parent / "tests"
 sys.path.insert(0, str(TESTS))
@@ -34,7 +35,7 @@ class Consumer:
     """A reader of one format: its program, what to install for it, and what to ask of prepare and convert."""
 
     name: str
-    format: str
+    format: OutputFormat
     packages: tuple[str, ...] = ()
     environment: str = "torch"
     prepare: dict[str, Any] = field(default_factory=lambda: TAIL)
@@ -115,7 +116,7 @@ def main() -> int:
 def _outputs(consumer: Consumer, work: Path) -> list[Path]:
     """The text in this format, and the same converted from another format with the same split."""
     made, other, new = (work / f"{consumer.format}-{what}" for what in ("prepared", "other", "converted"))
-    source = "megatron" if consumer.prepare.get("split") and consumer.format != "megatron" else "nanogpt"
+    source: OutputFormat = "megatron" if consumer.prepare.get("split") and consumer.format != "megatron" else "nanogpt"
     common: dict[str, Any] = {"inputs": (str(work / "a.txt"),), "separator": "##"}
     shardmill.prepare(shardmill.Spec(output=str(made), format=consumer.format, **common, **consumer.prepare))
     if consumer.prepare is FIRST_SHARD:  # what has shards of another length keeps the same first shard as val

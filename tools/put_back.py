@@ -73,7 +73,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         "kill=swap",
     ),
     "the policy may change after passages were rejected": (
-        [("job/output_folder.py", "not at.counts.rejected", "not at.counts.documents_rejected")],
+        [("job/destination.py", "not at.counts.rejected", "not at.counts.documents_rejected")],
         "errors=skip-then-replace",
     ),
     "the split found under stop is kept under skip": (
@@ -85,8 +85,8 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
             ),
             (
                 "job/first_pass.py",
-                "    return part.checked(rules).keys(base, rules)\n",
-                "    try:\n        return part.checked(rules).keys(base, rules)\n    except Exception:\n        return [], 0\n",
+                "        found = [part.checked(rules).keys(files.base(part.file), rules) for part in block.parts]\n",
+                "        try:\n            found = [part.checked(rules).keys(files.base(part.file), rules) for part in block.parts]\n        except Exception:\n            found = []\n",
             ),
         ],
         "",

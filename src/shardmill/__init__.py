@@ -1,67 +1,65 @@
 """shardmill turns any amount of text into training-ready token files, on the machine you have.
 
-import shardmill
-result = shardmill.prepare(shardmill.Spec(inputs=["book.txt"], output="data"))
+>>> import shardmill
+>>> result = shardmill.prepare(shardmill.Spec(inputs=["corpus/"], output="data"))
+>>> train = shardmill.open("data")["train"]
 """
 
 from typing import TYPE_CHECKING, Any
 
-from shardmill.errors import ShardmillError
-from shardmill.spec import Limits, Spec
+from shardmill.errors import (
+    ContentError,
+    InputError,
+    MismatchError,
+    OutputError,
+    ShardmillError,
+    TemporaryError,
+    UsageError,
+)
+from shardmill.spec import Limits, Spec, Target
 
 if TYPE_CHECKING:
-    from shardmill.job.estimate import Estimate, estimate
+    from shardmill.formats.shards import Shard, SidecarFile
+    from shardmill.job.estimate import Estimate, Range, estimate
     from shardmill.job.mill import Progress, Result, prepare
-    from shardmill.results.convert import Target, convert, merge
-    from shardmill.results.corpus import Corpus
+    from shardmill.record.manifest import Counts, Manifest
+    from shardmill.results.convert import convert, merge
+    from shardmill.results.corpus import Corpus, Split
     from shardmill.results.corpus import open_corpus as open
+    from shardmill.results.inspect import Lengths, Statistics, inspect
     from shardmill.results.verify import Problem, Verified, verify
 
 __version__ = "0.1.0"
 __all__ = [
-    "Corpus",
-    "Estimate",
-    "Limits",
-    "Problem",
-    "Progress",
-    "Result",
-    "ShardmillError",
-    "Spec",
-    "Target",
-    "Verified",
-    "__version__",
-    "convert",
-    "estimate",
-    "merge",
-    "open",
-    "prepare",
-    "verify",
-]
+    "ContentError", "Corpus", "Counts", "Estimate", "InputError", "Lengths", "Limits", "Manifest", "MismatchError",
+    "OutputError", "Problem", "Progress", "Range", "Result", "Shard", "ShardmillError", "SidecarFile", "Spec", "Split",
+    "Statistics", "Target", "TemporaryError", "UsageError", "Verified", "__version__", "convert", "estimate", "inspect",
+    "merge", "open", "prepare", "verify",
+]  # fmt: skip
 
-# Loaded when first used: `shardmill --help` should not wait for the tokenizers.
-_HOMES = {
-    "Corpus": ("results.corpus", "Corpus"),
-    "Estimate": ("job.estimate", "Estimate"),
-    "Problem": ("results.verify", "Problem"),
-    "Progress": ("job.mill", "Progress"),
-    "Result": ("job.mill", "Result"),
-    "Target": ("results.convert", "Target"),
-    "Verified": ("results.verify", "Verified"),
-    "convert": ("results.convert", "convert"),
-    "estimate": ("job.estimate", "estimate"),
-    "merge": ("results.convert", "merge"),
-    "open": ("results.corpus", "open_corpus"),
-    "prepare": ("job.mill", "prepare"),
-    "verify": ("results.verify", "verify"),
+# Imported when first used: `shardmill --help` should not wait for numpy and the tokenizers.
+_LAZY = {
+    "formats.shards": ("Shard", "SidecarFile"),
+    "job.estimate": ("Estimate", "Range", "estimate"),
+    "job.mill": ("Progress", "Result", "prepare"),
+    "record.manifest": ("Counts", "Manifest"),
+    "results.convert": ("convert", "merge"),
+    "results.corpus": ("Corpus", "Split", "open"),
+    "results.inspect": ("Lengths", "Statistics", "inspect"),
+    "results.verify": ("Problem", "Verified", "verify"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'shardmill' has no attribute {name!r}")
     from importlib import import_module
 
-    module, inside = _HOMES[name]
-    value = getattr(import_module(f"shardmill.{module}"), inside)
-    globals()[name] = value
-    return value
+    for module, names in _LAZY.items():
+        if name in names:
+            value = getattr(import_module(f"shardmill.{module}"), "open_corpus" if name == "open" else name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'shardmill' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,19 +1,20 @@
 """What can go wrong, and the exit code of each.
 
-    ShardmillError             1   stop: something permanent
+    ShardmillError             1   something permanent
     ├── UsageError             2   an option or argument that cannot work
-    ├── InputError             1   an input cannot be read, changed, or is denied
-    │   └── ContentError       1   what a file holds is not what it should be
-    ├── OutputError            1   the output folder cannot be used as asked
-    ├── MismatchError          1   the fast engine and the reference disagree
-    ├── TemporaryError        75   run the same command again (disk full, …)
-    └── InterruptedByUser    130   Ctrl-C or SIGTERM
+    ├── InputError             1   an input that is unreadable, denied, or changed
+    │   └── ContentError       1   a file whose content is damaged or of another kind
+    ├── OutputError            1   an output that cannot be used as asked
+    ├── MismatchError          1   the fast engine and the reference tokenizer disagree
+    └── TemporaryError        75   run the same command again (disk full, SIGTERM, …)
 
-Every message says what, where, why and what to do now.
+Ctrl-C is a KeyboardInterrupt, with exit code 130. Every message says what, where, why, and what to do now.
 """
 
 
 class ShardmillError(Exception):
+    """The root of all errors that shardmill raises; exit_code is that of the command line."""
+
     exit_code = 1
 
 
@@ -26,7 +27,7 @@ class InputError(ShardmillError):
 
 
 class ContentError(InputError):
-    """What a file holds is not what it should be; --on-error skip may leave it out."""
+    """Only the content of a file is bad, so --on-error skip may leave it out."""
 
 
 class OutputError(ShardmillError):
@@ -39,7 +40,3 @@ class MismatchError(ShardmillError):
 
 class TemporaryError(ShardmillError):
     exit_code = 75
-
-
-class InterruptedByUser(ShardmillError):
-    exit_code = 130

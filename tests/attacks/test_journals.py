@@ -17,7 +17,7 @@ from shardmill.formats.output_files import FileState
 from shardmill.io import storage
 from shardmill.job import mill
 from shardmill.record import journal
-from shardmill.record.journal import Checkpoint, Journal
+from shardmill.record.journal import Checkpoint, Journal, Unfinished
 from shardmill.record.manifest import Counts
 
 LIMITS = Limits(engine="reference", workers=1, block_bytes=300, checkpoint_seconds=0, checkpoint_bytes=1)
@@ -106,7 +106,7 @@ def test_a_damaged_beginning_is_refused_and_overwrite_helps(stopped, tmp_path, f
     (tmp_path / "out").mkdir()
     write_lines(tmp_path / "out", [first])
     spec = spec_of(stopped, tmp_path / "out", "nanogpt")
-    with pytest.raises(OutputError, match=r"is damaged .* Start again with --overwrite"):
+    with pytest.raises(OutputError, match=r"is damaged .* Start over with --overwrite"):
         prepare(spec, limits=LIMITS)
     assert prepare(spec, limits=LIMITS, overwrite=True).manifest.tokens > 0
 
@@ -114,9 +114,9 @@ def test_a_damaged_beginning_is_refused_and_overwrite_helps(stopped, tmp_path, f
 def test_an_unfinished_job_of_an_older_version_is_refused_in_words(stopped, tmp_path):
     shutil.copytree(stopped / "nanogpt", tmp_path / "out")
     first, *others = lines_of(tmp_path / "out")
-    write_lines(tmp_path / "out", [{**first, "format": 1}, *others])
+    write_lines(tmp_path / "out", [{**first, "format": 2}, *others])
     spec = spec_of(stopped, tmp_path / "out", "nanogpt")
-    with pytest.raises(OutputError, match="finish it with the version that began it, or start again with --overwrite"):
+    with pytest.raises(OutputError, match="finish it with the version that began it, or start over with --overwrite"):
         prepare(spec, limits=LIMITS)
     assert prepare(spec, limits=LIMITS, overwrite=True).manifest.tokens > 0
 
@@ -134,24 +134,24 @@ def reached(number):
 def test_the_journal_of_a_long_job_stays_small_and_says_the_same(tmp_path, monkeypatch):
     """A day of checkpoints took 592 MiB and 29 s to read. All that a full one repeats here is 300 checksums of 20 bytes."""
     monkeypatch.setattr(journal, "_MOST_BYTES", 20_000)
-    log = Journal(tmp_path, overwrites=True)
+    log = Journal(tmp_path, Unfinished(overwrites=True))
     log.begin(JOB)
     log.split({"limit": 7})
     for number in range(300):
         log.checkpoint(reached(number))
         if number % 50 == 0:
-            log.away(f"train-{number:05}.bin")
+            log.uploaded(f"train-{number:05}.bin")
         assert (tmp_path / journal.NAME).stat().st_size < 25_000
     log.close()
     left = journal.read(tmp_path)
     assert left.checkpoint == reached(299) and left.job == JOB and left.overwrites and left.split == {"limit": 7}
-    assert left.away == {f"train-{number:05}.bin" for number in range(0, 300, 50)}
+    assert left.uploaded == {f"train-{number:05}.bin" for number in range(0, 300, 50)}
     assert sorted(path.name for path in tmp_path.iterdir()) == [journal.NAME]
 
 
 def test_a_journal_goes_on_after_it_was_replaced_and_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "_MOST_BYTES", 4000)
-    Journal(tmp_path).begin(JOB)
+    Journal(tmp_path, Unfinished()).begin(JOB)
     for number in range(40):
         log = Journal(tmp_path, journal.read(tmp_path))
         log.checkpoint(reached(number))
@@ -163,7 +163,7 @@ def test_a_long_journal_is_read_in_little_memory(tmp_path, monkeypatch):
     """One that was never replaced: 3,000 lines, of which only the last counts."""
     monkeypatch.setattr(journal, "_MOST_BYTES", 1 << 40)
     monkeypatch.setattr(storage.os, "fsync", lambda _: None)
-    log = Journal(tmp_path)
+    log = Journal(tmp_path, Unfinished())
     log.begin(JOB)
     for number in range(3000):
         log.checkpoint(reached(number % 200))
@@ -178,7 +178,7 @@ def test_a_long_journal_is_read_in_little_memory(tmp_path, monkeypatch):
 
 def test_a_line_that_could_not_be_written_leaves_no_half_of_it(tmp_path, monkeypatch):
     """The disk is full for one line; the next one must not stand behind half of it."""
-    log = Journal(tmp_path)
+    log = Journal(tmp_path, Unfinished())
     log.begin(JOB)
     write = storage.os.write
 

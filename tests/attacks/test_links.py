@@ -10,6 +10,7 @@ import shardmill
 from edited import signed
 from shardmill import Limits, Spec, Target, prepare, verify
 from shardmill.errors import OutputError, ShardmillError
+from shardmill.formats.output_files import FileState, OutputFiles
 from shardmill.io import storage
 from shardmill.job import mill
 from shardmill.record import journal, manifest
@@ -54,7 +55,7 @@ MADE = {"job": JOB, "dtype": "uint16", "eot": {"id": None, "side": "none"}, "cou
 def plant(out, what):
     if what == "manifest":
         (out / manifest.NAME).write_bytes(signed(MADE))
-        assert manifest.read(out).sides[0].name == "train/index.json"
+        assert manifest.read(out).sidecars[0].name == "train/index.json"
         return
     state = {"bytes": 4, "keep": 0, "more": [], "tail": "0"}
     line = {
@@ -105,8 +106,8 @@ def test_merge_and_convert_with_overwrite_remove_nothing_behind_a_link(text, tmp
             assert "out/train" in str(e)
 
 
-def test_files_that_are_away_are_not_removed_behind_a_link(text, tmp_path, site):
-    """The journal is that of this very job: what it says went to a store is removed here, but not elsewhere."""
+def test_uploaded_files_are_not_removed_behind_a_link(text, tmp_path, site):
+    """The journal is that of this very job: what it says was uploaded is removed here, but not elsewhere."""
     (tmp_path / "out/train").unlink()
     stop_after(4, spec_of(text, **MDS))
     out = tmp_path / "out"
@@ -118,8 +119,11 @@ def test_files_that_are_away_are_not_removed_behind_a_link(text, tmp_path, site)
     (out / journal.NAME).write_bytes(data)
     shutil.rmtree(out / "train")
     (out / "train").symlink_to(site)
-    with pytest.raises(OutputError, match=r"out/train: is a symlink"):
+    with pytest.raises(OutputError, match=r"shard\.00000\.mds: has 5 bytes, and an earlier run of this job uploaded"):
         prepare(spec_of(text, **MDS), limits=LIMITS)
+    name = "train/shard.00000.mds"
+    with pytest.raises(OutputError, match=r"out/train: is a symlink"):
+        OutputFiles(out, {name: FileState(bytes=5)}, drop_behind=False, uploaded=[name])
 
 
 def stop_after(blocks, spec):
@@ -143,7 +147,7 @@ def test_a_link_under_the_name_of_a_result_is_refused_or_replaced_never_followed
     """A dangling one ended in a traceback."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out/train.bin").symlink_to(target)
-    with pytest.raises(OutputError, match=r"train\.bin: exists, and shardmill did not make it"):
+    with pytest.raises(OutputError, match=r"train\.bin: exists, and shardmill did not write it"):
         prepare(spec_of(text), limits=LIMITS)
     assert prepare(spec_of(text), limits=LIMITS, overwrite=True).manifest.tokens
     assert not (tmp_path / "out/train.bin").is_symlink() and verify(tmp_path / "out").ok

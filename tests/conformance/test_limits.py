@@ -87,7 +87,7 @@ def test_the_index_ends_with_the_limit(tmp_path, choices, limit):
     (tmp_path / "a.jsonl").write_bytes(b"".join(json.dumps({"text": line}).encode() + b"\n" for line in LINES * 5))
     spec = Spec(inputs=[str(tmp_path / "a.jsonl")], output=str(tmp_path / "o"), val_fraction=0, **choices, **limit)
     made = prepare(spec, limits=Limits(block_bytes=1000)).manifest
-    sizes = {side.kind: side.bytes for side in made.sides}
+    sizes = {side.kind: side.bytes for side in made.sidecars}
     assert sizes["places"] == 2 * sizes["ends"] and verify(tmp_path / "o").ok
     assert len(list(open(tmp_path / "o")["train"].documents())) == sizes["ends"] // 8
 

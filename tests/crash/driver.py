@@ -1,6 +1,6 @@
-"""The real command in processes that end where they are told to: `python driver.py RUNS.json`.
+"""The real command in processes that end where they are told to. Reads a list of runs as JSON from each line of stdin.
 
-A run is a dict: args, the arguments of `shardmill`; cwd; and what is to happen to it:
+A run is a dict: args, the arguments of `shardmill`; cwd; env; and what is to happen to it:
 
     kill     [step, n]   SIGKILL when the commit protocol reaches this step for the n-th time
     signals  [step, n, [number, …], stall]   these signals, 0.3 s apart; whoever took the step hangs for stall seconds
@@ -11,7 +11,7 @@ A run is a dict: args, the arguments of `shardmill`; cwd; and what is to happen 
     limits   Limits that the command has no option for
 
 Each run is forked from a process that has everything imported and no threads of its own, so it costs little.
-Prints a list of outcomes as JSON: code (negative: killed by that signal), stderr, steps (in order), times (of the
+Answers with a line of outcomes as JSON: code (negative: killed by that signal), stderr, steps (in order), times (of the
 steps, since the start), seconds.
 """
 
@@ -60,11 +60,8 @@ def run(wanted):
     }
 
 
-def keep_engines(*engines, name="gpt2"):
+def keep_engines(*engines):
     """Load what takes long once, before the forks."""
-    if "gigatoken" in engines:
-        import awkward  # noqa: F401  what gigatoken imports late
-
     once = functools.lru_cache(maxsize=None)(tokenizer.load)
 
     def load(name, *_, **__):
@@ -79,8 +76,15 @@ def keep_engines(*engines, name="gpt2"):
         return kept[key]
 
     job.load, job.choose_engines = load, choose_once
+    load_engines(*engines)
+
+
+def load_engines(*engines):
+    if "gigatoken" in engines:
+        import awkward  # noqa: F401  what gigatoken imports late
+
     for engine in engines:
-        choose_once(load(name), engine, 0, Limits().cache_folder())
+        job.choose_engines(job.load("gpt2"), engine, 0, Limits().cache_folder())
 
 
 def _kill_group_later(child, seconds):
@@ -99,6 +103,7 @@ def _be_the_command(wanted, log):
     code = 1
     try:
         os.setsid()
+        os.environ.update(wanted.get("env", {}))
         os.chdir(wanted["cwd"])
         for number, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
@@ -206,13 +211,16 @@ def _fail_block(nth, error):
 
 
 def main():
-    runs = json.loads(Path(sys.argv[1]).read_text())
-    if any(arg.startswith("s3://") for run in runs for arg in run["args"]):
-        import aiobotocore.session  # noqa: F401  what a store needs takes a second to load
-        import requests  # noqa: F401
-        import s3fs  # noqa: F401
-    keep_engines(*{engine for engine in ("gigatoken", "reference") if any(engine in run["args"] for run in runs)})
-    sys.stdout.write(json.dumps([run(wanted) for wanted in runs]))
+    keep_engines()
+    for line in sys.stdin:
+        runs = json.loads(line)
+        if any(arg.startswith("s3://") for run in runs for arg in run["args"]):
+            import aiobotocore.session  # noqa: F401  what a store needs takes a second to load
+            import requests  # noqa: F401
+            import s3fs  # noqa: F401
+        load_engines(*{engine for engine in ("gigatoken", "reference") if any(engine in run["args"] for run in runs)})
+        sys.stdout.write(json.dumps([run(wanted) for wanted in runs]) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
 """Jobs to be killed: their inputs, their options, and what must come out of them."""
 
+import atexit
+import functools
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -54,13 +58,25 @@ def command(job, *options, output="out", engine="reference"):
 
 def drive(folder, runs):
     """Let the driver do these runs, one after the other; see its docstring for what they may be."""
-    plan = folder / "runs.json"
-    plan.write_text(json.dumps([{"cwd": str(folder), "limits": ORDERLY, **run} for run in runs]))
-    done = subprocess.run(
-        [sys.executable, DRIVER, plan], capture_output=True, text=True, timeout=_HUNG_SECONDS, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    driver, common = _driver(), {"cwd": str(folder), "limits": ORDERLY, "env": dict(os.environ)}
+    impatience = threading.Timer(_HUNG_SECONDS, driver.kill)
+    impatience.start()
+    driver.stdin.write(json.dumps([{**common, **run} for run in runs]) + "\n")
+    driver.stdin.flush()
+    answer = driver.stdout.readline()
+    impatience.cancel()
+    if not answer:
+        _driver.cache_clear()
+        raise AssertionError(f"the driver ended or hung; its code is {driver.wait()}")
+    return json.loads(answer)
+
+
+@functools.cache
+def _driver():
+    """One for all tests of this process: it takes a second to load what it forks."""
+    driver = subprocess.Popen([sys.executable, DRIVER], stdin=-1, stdout=-1, text=True)
+    atexit.register(driver.communicate)
+    return driver
 
 
 def result(folder, output="out"):

@@ -26,7 +26,7 @@ from shardmill import Limits, Spec
 from shardmill.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.io import storage
 from shardmill.job import job
-from shardmill.results import verify as verify_module
+from shardmill.results import corpus as corpus_module
 from shardmill.tokens import tokenizer
 
 PLENTY = 16 << 30
@@ -111,7 +111,7 @@ def engines_kept():
 
     with (
         patch.object(job, "load", load),
-        patch.object(verify_module, "load", load),
+        patch.object(corpus_module, "load", load),
         patch.object(job, "choose_engines", choose_once),
     ):
         yield

@@ -1,15 +1,11 @@
-"""What is shown on the terminal: how far a job is, and numbers as people read them."""
+"""What the terminal shows: the progress of a job, and numbers for people."""
 
 import dataclasses
 import json
-import os
-import re
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
-
-import click
 
 if TYPE_CHECKING:
     from shardmill.job.estimate import Range
@@ -18,50 +14,8 @@ if TYPE_CHECKING:
 _LINE_SECONDS = 30.0
 _SLOW_SECONDS = 3.0
 _SLOW_LOADING = (
-    "loading the tokenizer: one that is new here is compared on both engines first, which takes up to a minute, once"
+    "loading the tokenizer: a new one is first compared on both engines, which takes up to a minute, once per machine"
 )
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes, such as 512MiB, 2G or 1.5GB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b)?\s*", str(value), re.IGNORECASE)
-        if match is None:
-            self.fail(f"{value!r} is not a size; write it like 512MiB or 2GiB", param, ctx)
-        number, unit, suffix = (group or "" for group in match.groups())
-        step = 1000 if unit and suffix.lower() == "b" else 1024  # 1 kB is 1,000 bytes; 1 K and 1 KiB are 1,024
-        return int(float(number) * step ** (" kmgt".index(unit.lower()) if unit else 0))
-
-
-class Count(click.ParamType[int]):
-    """A number of tokens, such as 100M or 1.5G."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmgbt]?)\s*", str(value), re.IGNORECASE)
-        if match is None:
-            self.fail(f"{value!r} is not a number of tokens; write it like 100M or 100000000", param, ctx)
-        number, unit = match.groups()
-        step = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}[unit.lower()]
-        return round(float(re.sub("[_,]", "", number)) * step)
-
-
-class Rejects(click.ParamType[int | float]):
-    """A number of records, such as 100, or a share of them, such as 0.1%."""
-
-    name = "number|share%"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
-        text = str(value).strip()
-        if re.fullmatch(r"[0-9]+(\.[0-9]+)?\s*%", text):
-            return float(text[:-1]) / 100
-        if not re.fullmatch(r"[0-9][0-9_,]*", text):
-            self.fail(f"{value!r} is neither a number of records nor a share; write it like 100 or 0.1%", param, ctx)
-        return int(re.sub("[_,]", "", text))
 
 
 def say(text: str) -> None:
@@ -69,7 +23,7 @@ def say(text: str) -> None:
 
 
 class Reporter:
-    """Shows how far the job is: one bar on a terminal, else a line every 30 s, or JSON lines."""
+    """Shows progress: a bar on a terminal, else a line every 30 s, or JSON lines."""
 
     def __init__(self, mode: str) -> None:
         self._mode = "bar" if mode == "auto" and sys.stderr.isatty() else mode
@@ -100,7 +54,7 @@ class Reporter:
             say(json.dumps(dataclasses.asdict(now)))
 
     def show(self, line: str, done: int, total: int) -> None:
-        """The bar with this line beside it, or the line alone when one is due."""
+        """The bar with this line, or the line alone when it is due."""
         if self._mode == "bar":
             self._show_bar(line, done, total)
         elif self._mode == "auto" and self._due(_LINE_SECONDS):
@@ -119,16 +73,16 @@ class Reporter:
             from rich.progress import Progress as Bar
 
             self._bar = Bar(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("", total=total or None)  # None: it moves, but has no end
+            self._task = self._bar.add_task("", total=total or None)  # None: an indeterminate bar
             self._bar.start()
         self._bar.update(self._task, completed=done, description=line)
 
 
 def progress_line(now: "Progress") -> str:
     if now.phase == "splitting":
-        return f"first pass for the validation set: {size(now.input_bytes)} of {size(now.total_bytes)}"
+        return f"first pass to choose the validation set: {size(now.input_bytes)} of {size(now.total_bytes)}"
     if now.phase == "uploading":
-        return f"all is milled; {size(now.staged_bytes)} left to put in the store"
+        return f"everything is tokenized; {size(now.staged_bytes)} left to upload"
     speed = (now.input_bytes - now.resumed_bytes) / max(now.seconds, 1e-3)
     waiting = f", {size(now.staged_bytes)} staged" if now.staged_bytes else ""
     if not now.total_bytes:  # a pipe
@@ -167,9 +121,3 @@ def spread(found: "Range") -> str:
 
 def print_json(content: dict[str, Any]) -> None:
     print(json.dumps(content, indent=1, sort_keys=True))
-
-
-def cache_folder() -> str | None:
-    """Where the user wants caches, if anywhere in particular."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return os.path.join(cache, "shardmill") if cache else None

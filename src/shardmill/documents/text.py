@@ -73,7 +73,7 @@ class TextPart:
         return Position(file=self.file, offset=end, begin=self.begin if self.open else end)
 
     def checked(self, rules: TextRules) -> "Text":
-        invalid = not utf8.is_valid(self.data)
+        invalid = not rules.judging and not utf8.is_valid(self.data)
         if invalid and rules.on_error == "stop" and not rules.limited and rules.wanted is None:
             raise utf8.refusal(self.path, self.offset, self.data)
         return Text(part=self, invalid=invalid)

@@ -1,66 +1,59 @@
-"""Where documents end → the files beside the tokens: indexes that are streamed, however many documents there are."""
+"""Where documents end → the sidecar files of a format: indexes that are streamed, however many documents there are."""
 
+import itertools
 import struct
+import zlib
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
 
-from shardmill.documents import rejects
 from shardmill.errors import OutputError
 from shardmill.formats import mds_litdata
 from shardmill.formats.output_files import OutputFiles
 from shardmill.formats.registry import Output
-from shardmill.formats.shards import Positions, Provenance, Shard, SplitName
+from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, SplitName
 
-KINDS = {
-    ".ends": "ends",
-    ".places": "places",
-    ".idx": "megatron-index",
-    ".index": "ends",
-    ".metadata": "metadata",
-    ".csv.gz": "rows",
-    f"/{mds_litdata.INDEX}": "shards",
-    rejects.NAME: "rejects",
-    "manifest.inputs.jsonl": "inputs",
-}
 # Entries that are put together at a time when a file is finished.
 _CHUNK = 1 << 16
 _MEGATRON_MAGIC = b"MMIDIDX\0\0"
 MEGATRON_HEADER = 34
 MEGATRON_CODES = {2: 8, 4: 4}  # uint16, int32
-# nanotron looks for a tokenizer of the name in .ds.metadata on the hub.
+# nanotron looks up the tokenizer named in .ds.metadata on the hub.
 _HUB_NAMES = {"r50k_base": "openai-community/gpt2"}
+_ROW_BYTES = 24
+_LINES = 1 << 12
+_STORED_BYTES = 65_535
 
 
 class Sidecar(Protocol):
-    """Something that is written beside the tokens of a split."""
+    """Writes a file that accompanies the tokens of a split."""
 
     def add(self, split: SplitName, ends: Positions, sizes: Positions, places: Provenance) -> None:
         """Documents that end there in the tokens of the split; none is empty."""
 
     def finish(self, split: SplitName, shards: tuple[Shard, ...], documents: int) -> None:
-        """All documents were added, and these shards hold them. What this writes is written again after a kill, the same."""
+        """All documents have been added, and these shards hold them. Written again after a kill, with the same bytes."""
 
 
 def sidecars_of(output: Output, files: OutputFiles, *, finished: bool) -> list[Sidecar]:
-    sides: list[Sidecar] = []
-    match output.format.sides:
+    sidecars: list[Sidecar] = []
+    match output.format.name:
         case "megatron":
-            sides.append(Megatron(files, output, finished=finished))
+            sidecars.append(MegatronIndex(files, output, finished=finished))
         case "datatrove":
-            sides.append(Datatrove(files, output))
+            sidecars.append(DatatroveIndex(files, output))
         case "olmo":
-            from shardmill.formats.olmo import Olmo  # and Arrow with it
-
-            sides.append(Olmo(files, output))
+            sidecars.append(OlmoRows(files, output, finished=finished))
         case "mds" | "litdata":
-            sides.append(ShardList(files, output))
+            sidecars.append(ShardList(files, output))
     if output.index:
-        sides.append(EndsWriter(files, provenance=output.provenance))
-    return sides
+        sidecars.append(DocumentIndex(files, provenance=output.provenance))
+    return sidecars
 
 
-class EndsWriter:
+class DocumentIndex:
     """SPLIT.ends: a uint64 for each document, and SPLIT.places: two."""
 
     def __init__(self, files: OutputFiles, *, provenance: bool) -> None:
@@ -75,17 +68,17 @@ class EndsWriter:
         pass
 
 
-class Megatron:
+class MegatronIndex:
     """SPLIT.idx: a header, the size of each document, then where each begins, then their numbers.
 
-    The sizes are streamed behind room for the header; the rest follows from them when all are there.
+    The sizes are streamed after room for the header; the rest follows from them at the end.
     """
 
     def __init__(self, files: OutputFiles, output: Output, *, finished: bool) -> None:
         self._files, self._itemsize = files, output.dtype.itemsize
         self._begun = {name for name in files.states() if name.endswith(".idx")}
         for name in self._begun if not finished else ():
-            files.head(name, bytes(MEGATRON_HEADER))
+            files.restore_header(name, bytes(MEGATRON_HEADER))
 
     def add(self, split: SplitName, _: Positions, sizes: Positions, __: Provenance) -> None:
         name = f"{split}.idx"
@@ -94,7 +87,7 @@ class Megatron:
             self._begun.add(name)
         if sizes.max() > (1 << 31) - 1:
             raise OutputError(
-                f"{name}: a document has {int(sizes.max()):,} tokens, and Megatron's index holds at most 2,147,483,647 for one; split such documents with --separator, or choose another --format"
+                f"{name}: a document has {int(sizes.max()):,} tokens, and Megatron's index allows at most 2,147,483,647; split such documents with --separator, or choose another --format"
             )
         self._files.append(name, sizes.astype("<i4").data.cast("B"))
 
@@ -116,7 +109,7 @@ class Megatron:
         self._files.patch(name, _MEGATRON_MAGIC + header)
 
 
-class Datatrove:
+class DatatroveIndex:
     """SPLIT.ds.index: where documents end; SPLIT.ds.metadata: three lines for people."""
 
     def __init__(self, files: OutputFiles, output: Output) -> None:
@@ -133,11 +126,11 @@ class Datatrove:
 
 
 class ShardList:
-    """SPLIT/index.json: the shards, as mosaicml-streaming or litdata wants to know them. Nothing of documents."""
+    """SPLIT/index.json: the shards, as mosaicml-streaming or litdata lists them. It says nothing about documents."""
 
     def __init__(self, files: OutputFiles, output: Output) -> None:
         self._files, self._shape = files, output.shape
-        self._index = mds_litdata.mds_index if output.format.sides == "mds" else mds_litdata.litdata_index
+        self._index = mds_litdata.mds_index if output.format.name == "mds" else mds_litdata.litdata_index
 
     def add(self, split: SplitName, ends: Positions, sizes: Positions, places: Provenance) -> None:
         pass
@@ -145,6 +138,67 @@ class ShardList:
     def finish(self, split: SplitName, shards: tuple[Shard, ...], _: int) -> None:
         if shards:
             self._files.append(f"{split}/{mds_litdata.INDEX}", memoryview(self._index(shards, self._shape)))
+
+
+class OlmoRows:
+    """SHARD.csv.gz: start, end, id, src, loc of each document. Until all are known, they are kept in SPLIT.rows."""
+
+    def __init__(self, files: OutputFiles, output: Output, *, finished: bool) -> None:
+        self._files, self._output = files, output
+        if finished:
+            for split in SPLITS:
+                files.drop(f"{split}.rows")
+
+    def add(self, split: SplitName, ends: Positions, _: Positions, places: Provenance) -> None:
+        rows = np.empty((len(ends), 3), "<u8")
+        rows[:, 0], rows[:, 1:] = ends, places
+        self._files.append(f"{split}.rows", rows.data.cast("B"))
+
+    def finish(self, split: SplitName, _: tuple[Shard, ...], documents: int) -> None:
+        for shard, rows in itertools.groupby(self._rows(split, documents), key=itemgetter(0)):
+            name = self._output.format.file_name(split, shard).removesuffix(".npy") + ".csv.gz"
+            _write_stored_gzip(self._files, name, (row for _, row in rows))
+        self._files.drop(f"{split}.rows")
+
+    def _rows(self, split: SplitName, documents: int) -> Iterator[tuple[int, bytes]]:
+        """For each document, or part of one, the number of its shard and its row."""
+        length, sources = self._output.shard_tokens, self._output.sources
+        assert length is not None
+        start, last, path = 0, -1, b""
+        for first in range(0, documents, _CHUNK):
+            data = self._files.read(f"{split}.rows", _ROW_BYTES * first, _ROW_BYTES * min(_CHUNK, documents - first))
+            for number, (end, source, place) in enumerate(np.frombuffer(data, "<u8").reshape(-1, 3).tolist(), first):
+                if source != last:
+                    last, path = source, _quoted(sources[source]) if source < len(sources) else b""
+                while start < end:
+                    shard, begin = divmod(start, length)
+                    stop = min(end, (shard + 1) * length)
+                    yield shard, b"%d,%d,%d,%b,%d\r\n" % (begin, stop - shard * length, number, path, place)
+                    start = stop
+
+
+def _write_stored_gzip(files: OutputFiles, name: str, lines: Iterator[bytes]) -> None:
+    """A gzip file of uncompressed blocks: the same bytes whatever the version of zlib (I1)."""
+    rest, crc, size = bytearray(), 0, 0
+    files.append(name, memoryview(b"\x1f\x8b\x08\0\0\0\0\0\0\xff"))
+    while data := b"".join(itertools.islice(lines, _LINES)):
+        crc, size = zlib.crc32(data, crc), size + len(data)
+        rest += data
+        while len(rest) > _STORED_BYTES:
+            files.append(name, memoryview(_block(rest[:_STORED_BYTES], last=False)))
+            del rest[:_STORED_BYTES]
+    files.append(name, memoryview(_block(rest, last=True) + struct.pack("<II", crc, size & 0xFFFFFFFF)))
+    files.full(name)
+
+
+def _block(data: bytearray, *, last: bool) -> bytes:
+    return struct.pack("<BHH", last, len(data), len(data) ^ 0xFFFF) + data
+
+
+def _quoted(path: str) -> bytes:
+    """A CSV field with the bytes of the name on disk, whatever they are."""
+    text = '"' + path.replace('"', '""') + '"' if set(path) & set(',"\r\n') else path
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _metric(count: int) -> str:

@@ -1,9 +1,9 @@
-"""Shards of samples → what mosaicml-streaming and litdata must know of them: the header of each, and index.json.
+"""Shards of samples → their headers and index.json, as mosaicml-streaming and litdata read them.
 
-And back: the tokens of shards whose samples say their own length. LLM Foundry's script writes `ndarray:int32` without
-a shape. A sample is then: the bytes that follow, as a uint32; a byte with the number of axes (here 1) times 4, and the
-width of what comes next (0: uint8, 1: uint16, 2: uint32); the number of tokens, in the narrowest integer that holds
-it; the tokens. The shard begins with the number of samples and the places where they begin and end, all uint32.
+And back: the tokens of shards whose samples vary in length. LLM Foundry's script writes `ndarray:int32` without a
+shape. A sample is then: the number of bytes that follow, as a uint32; a byte with the number of axes (here 1) times 4
+plus a code for the next integer (0: uint8, 1: uint16, 2: uint32); the number of tokens, in the narrowest integer that
+holds it; the tokens. The shard begins with the number of samples and the offsets where they begin and end, all uint32.
 """
 
 import json
@@ -21,30 +21,30 @@ from shardmill.io.storage import Origin
 from shardmill.system.names import show
 
 INDEX = "index.json"
-# Both read 32-bit tokens as int32, whose bytes are the same: torch hardly knows uint32.
+# Both read 32-bit tokens as int32, which has the same bytes: torch hardly supports uint32.
 MDS_TYPES = {2: "uint16", 4: "int32"}
 # The numbers of torch.uint16 and torch.int32 in litdata's table.
 LITDATA_FORMATS = {2: "no_header_tensor:20", 4: "no_header_tensor:16"}
-# What litdata's pytree writes for an item that is a tensor and nothing else.
+# What litdata's pytree writes for an item that is a single tensor.
 _LEAF = '[1, {"type": null, "context": null, "children_spec": []}]'
-# The width of a sample's length → the code for it, and the lengths that are written so wide.
+# The width of a sample's length → its code, and the range of lengths written with it.
 _WIDTHS = {1: (0, 1, 255), 2: (1, 256, 65_535), 4: (2, 65_536, (1 << 32) - 1)}
 
 
 def mds_header(count: int, shape: Shape) -> bytes:
-    """The number of samples, where each begins, where the last ends; then what stands in the index too, and zeros.
+    """The number of samples, where each begins, where the last ends; then the shard's entry in the index, and zeros.
 
-    It is as long as that of a full shard, so that it can be written before the tokens.
+    It is always as long as that of a full shard, so that it can be written before the tokens.
     """
     assert shape.sample_tokens and shape.shard_tokens is not None
     config = json.dumps(_mds_config(shape), sort_keys=True).encode()
     length = 4 * (2 + shape.shard_tokens // shape.sample_tokens) + len(config)
-    places = length + np.arange(count // shape.sample_tokens + 1, dtype=np.int64) * _sample_bytes(shape)
-    return (np.uint32(len(places) - 1).tobytes() + places.astype("<u4").tobytes() + config).ljust(length, b"\0")
+    offsets = length + np.arange(count // shape.sample_tokens + 1, dtype=np.int64) * _sample_bytes(shape)
+    return (np.uint32(len(offsets) - 1).tobytes() + offsets.astype("<u4").tobytes() + config).ljust(length, b"\0")
 
 
 def litdata_header(count: int, shape: Shape) -> bytes:
-    """One item, where it begins, where it ends."""
+    """One item: where it begins, and where it ends."""
     return np.array([1, 12, 12 + count * shape.dtype.itemsize], "<u4").tobytes()
 
 
@@ -76,7 +76,7 @@ def litdata_index(shards: tuple[Shard, ...], shape: Shape) -> bytes:
         "encryption": None,
         "item_loader": "TokensLoader",
     }
-    # litdata keeps what it fetched for as long as this is the same; a time would not be the same in two runs (I1).
+    # litdata caches downloads as long as this stays the same; a time would differ between two runs (I1).
     content = xxhash.xxh3_64_hexdigest("".join(sum_ for shard in shards for sum_ in shard.checksums).encode())
     return json.dumps({"chunks": chunks, "config": config, "updated_at": content}, sort_keys=True).encode()
 
@@ -105,7 +105,7 @@ def _base_name(shard: Shard) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """Such a shard. Where its samples are is read with them, so it takes no memory however many there are."""
+    """A shard whose samples vary in length. Their offsets are read with each access, so many take no memory."""
 
     file: StoredFile
     samples: int
@@ -118,19 +118,19 @@ class SampleFile:
     def read(self, first: int, count: int, dtype: TokenType) -> Tokens:
         if not count:
             return np.empty(0, dtype)
-        places = _places(self.file, self.samples)
-        counts = _counts(self.file, places, dtype.itemsize)
+        offsets = _offsets(self.file, self.samples)
+        counts = _counts(self.file, offsets, dtype.itemsize)
         starts = np.cumsum(counts) - counts
         begin = int(np.searchsorted(starts, first, side="right")) - 1
         end = int(np.searchsorted(starts, first + count, side="left"))
-        data = self.file.read(int(places[begin]), int(places[end] - places[begin]))
+        data = self.file.read(int(offsets[begin]), int(offsets[end] - offsets[begin]))
         found: list[bytes] = []
         at = 0
-        for size, tokens in zip(np.diff(places[begin : end + 1]).tolist(), counts[begin:end].tolist(), strict=True):
+        for size, tokens in zip(np.diff(offsets[begin : end + 1]).tolist(), counts[begin:end].tolist(), strict=True):
             head = _head(size, tokens)
             if data[at : at + len(head)] != head:
                 raise InputError(
-                    f"{show(self.path)}: a sample at byte {int(places[begin]) + at:,} is not one row of {tokens:,} tokens; it is damaged, or has more than one axis"
+                    f"{show(self.path)}: a sample at byte {int(offsets[begin]) + at:,} is not one row of {tokens:,} tokens; it is damaged, or has more than one axis"
                 )
             found.append(data[at + len(head) : at + size])
             at += size
@@ -138,29 +138,29 @@ class SampleFile:
         return np.frombuffer(b"".join(found), dtype)[skipped : skipped + count]
 
     def origin(self, *_: object) -> Origin | None:
-        """None: the tokens do not stand there end to end."""
+        """None: the tokens are not contiguous there."""
         return None
 
 
 def open_samples(file: StoredFile, samples: int, dtype: TokenType) -> SampleFile:
-    counts = _counts(file, _places(file, samples), dtype.itemsize)
+    counts = _counts(file, _offsets(file, samples), dtype.itemsize)
     return SampleFile(file=file, samples=samples, tokens=int(counts.sum()))
 
 
-def _places(file: StoredFile, samples: int) -> Positions:
+def _offsets(file: StoredFile, samples: int) -> Positions:
     """Where each sample begins, and where the last one ends."""
     head = np.frombuffer(file.read(0, 4 * (samples + 2)), "<u4").astype(np.int64)
-    places = head[1:]
-    if len(places) != samples + 1 or head[0] != samples or (np.diff(places) <= 0).any() or places[-1] != file.size:
+    offsets = head[1:]
+    if len(offsets) != samples + 1 or head[0] != samples or (np.diff(offsets) <= 0).any() or offsets[-1] != file.size:
         raise InputError(
-            f"{show(file.path)}: its header does not say where {samples:,} samples are, as index.json has it; it was cut short, or is another"
+            f"{show(file.path)}: its header does not list the {samples:,} samples that index.json promises; it was truncated, or is another file"
         )
-    return places
+    return offsets
 
 
-def _counts(file: StoredFile, places: Positions, itemsize: int) -> Positions:
-    """How many tokens each sample has, told by its size."""
-    sizes = np.diff(places)
+def _counts(file: StoredFile, offsets: Positions, itemsize: int) -> Positions:
+    """The number of tokens in each sample, derived from its size."""
+    sizes = np.diff(offsets)
     counts: npt.NDArray[np.int64] = np.zeros(len(sizes), np.int64)
     for width, (_, least, most) in _WIDTHS.items():
         tokens, rest = np.divmod(sizes - 5 - width, itemsize)
@@ -169,7 +169,7 @@ def _counts(file: StoredFile, places: Positions, itemsize: int) -> Positions:
     if not counts.all():
         odd = int(np.flatnonzero(counts == 0)[0])
         raise InputError(
-            f"{show(file.path)}: sample {odd:,} has {int(sizes[odd]):,} bytes, which is no row of tokens of {itemsize} bytes; it is damaged, or has more than one axis"
+            f"{show(file.path)}: sample {odd:,} has {int(sizes[odd]):,} bytes, which is not a row of tokens of {itemsize} bytes; it is damaged, or has more than one axis"
         )
     return counts
 

@@ -1,4 +1,4 @@
-"""The files that a format writes: they grow together, with checksums, and get their names together."""
+"""The files that a format writes: they grow together, with checksums, and get their final names together."""
 
 import threading
 from collections.abc import Collection, Iterator
@@ -13,7 +13,7 @@ from shardmill.io import storage
 from shardmill.io.storage import GrowingFile, Origin
 from shardmill.system.names import show
 
-# Checksums are kept for stretches of this size, so that a damaged one can be named and a job resumed.
+# Each segment of this size has a checksum, so that damage can be located and a job resumed.
 SEGMENT_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
 _SYNC_BYTES = 32 << 20
@@ -22,7 +22,7 @@ _OPEN_FULL = 32  # twice as many while a checkpoint is under way
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileState:
-    """A file as far as it is written: its size, the xxh3-64 of each whole segment, and of the begun one."""
+    """A file as far as it is written: its size, the xxh3-64 of each complete segment, and of the last, incomplete one."""
 
     bytes: int = 0
     checksums: tuple[str, ...] = ()
@@ -34,18 +34,19 @@ class FileState:
 
 
 class OutputFiles:
-    """Files in one folder, by name, which may have a subfolder in it. One that an earlier run began goes on from the state given for it.
+    """Files in one folder, by name; a name may include a subfolder. Each continues from the state given for it.
 
-    A file that is full is closed at the next sync, or when too many are open: thousands of shards need few descriptors.
+    A full file is closed at the next sync, or when too many are open: thousands of shards need few descriptors.
     """
 
     def __init__(
-        self, folder: Path, states: dict[str, FileState], *, drop_behind: bool, away: Collection[str] = ()
+        self, folder: Path, states: dict[str, FileState], *, drop_behind: bool, uploaded: Collection[str] = ()
     ) -> None:
-        """away: those that are in a store already, and not in the folder."""
+        """uploaded: those that are in the object store already, and no longer in the folder."""
         self.folder = folder
         self._drop_behind = drop_behind
-        self._files: dict[str, _CheckedFile | _AwayFile] = {}
+        self._files: dict[str, _CheckedFile] = {}
+        self._uploaded: dict[str, FileState] = {}
         self._settled: list[str] = []
         self._appended = self._released = 0
         self._full: set[str] = set()
@@ -55,19 +56,19 @@ class OutputFiles:
         self._unlisted = False
         self._folders = {folder}
         for name, state in states.items():
-            if name in away:
-                self._files[name] = _AwayFile(state)
+            if name in uploaded:
+                self._uploaded[name] = state
                 self._unlink(name)  # a kill may have left it
             else:
                 self._files[name] = self._file(name, state)
                 self._appended += state.bytes
 
     def append(self, name: str, data: memoryview, origin: Origin | None = None) -> None:
-        """origin: where the same bytes stand already."""
+        """origin: where the same bytes are on disk already."""
         if name not in self._files:
             self._files[name] = self._file(name, None)
             self._unlisted = True
-        self._here(name).append(data, origin)
+        self._files[name].append(data, origin)
         self._appended += data.nbytes
 
     def _file(self, name: str, state: FileState | None) -> "_CheckedFile":
@@ -78,7 +79,7 @@ class OutputFiles:
         return _CheckedFile(path, state, drop_behind=self._drop_behind)
 
     def _sync_folders(self) -> None:
-        for folder in list(self._folders):  # append may make one meanwhile
+        for folder in list(self._folders):  # append may add one meanwhile
             storage.sync_folder(folder)
 
     def full(self, name: str) -> None:
@@ -89,16 +90,20 @@ class OutputFiles:
             self._close_full()
 
     def settle(self, name: str) -> None:
-        """This file is as it will be: nothing is appended, joined or patched any more."""
+        """This file is final: nothing will be appended, joined or patched."""
         self._settled.append(name)
 
     def settled(self) -> list[str]:
-        """The settled ones that are in the folder. May run beside append."""
-        return [name for name in list(self._settled) if isinstance(self._files.get(name), _CheckedFile)]
+        """The settled files that are in the folder. May run concurrently with append."""
+        return [name for name in list(self._settled) if name in self._files]
 
     def remaining(self) -> list[str]:
-        """All that are in the folder."""
-        return sorted(name for name, file in self._files.items() if isinstance(file, _CheckedFile))
+        """All files in the folder."""
+        return sorted(self._files)
+
+    def uploaded(self) -> list[str]:
+        """All files that are in the object store."""
+        return sorted(self._uploaded)
 
     @property
     def staged(self) -> int:
@@ -106,74 +111,65 @@ class OutputFiles:
         return self._appended - self._released
 
     def size(self, name: str) -> int:
-        return self._here(name).growing.bytes
+        return self._files[name].growing.bytes
 
     def path(self, name: str) -> Path:
         """Where a file is now."""
-        return self._here(name).growing.where
+        return self._files[name].growing.where
 
     def release(self, name: str) -> None:
-        """It is in the store, and the journal says so: remove it here. May run beside append."""
+        """The file is in the store, and the journal says so: remove it here. May run concurrently with append."""
         with self._closing:
-            file = self._here(name)
-            self._files[name] = _AwayFile(file.state())
+            file = self._files[name]
+            self._uploaded[name] = file.state()  # first: states() must find it in one of the two
+            del self._files[name]
             file.growing.close()
         self._unlink(name)
-        self._released += file.growing.bytes  # not before: whoever waits for room writes at once
+        self._released += file.growing.bytes  # last: whoever waits for room writes at once
 
     def _unlink(self, name: str) -> None:
         for path in (storage.inside(self.folder, name + storage.PARTIAL), storage.inside(self.folder, name)):
             with storage.writing(path):
                 path.unlink(missing_ok=True)
 
-    def _here(self, name: str) -> "_CheckedFile":
-        file = self._files[name]
-        assert isinstance(file, _CheckedFile), f"{name} is away"
-        return file
-
-    def head(self, name: str, data: bytes) -> None:
-        """Put back the first bytes of a file, which a run that was stopped while it finished may have patched."""
-        growing = self._here(name).growing
+    def restore_header(self, name: str, data: bytes) -> None:
+        """Undo a patch of the first bytes by a run that was stopped while it finished."""
+        growing = self._files[name].growing
         if growing.read(0, len(data)) != data:
             growing.patch(0, data)
 
     def patch(self, name: str, data: bytes) -> None:
         """Change the first bytes of a file that is done, and its checksums with them."""
-        self._here(name).patch(data)
+        self._files[name].patch(data)
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Exactly these bytes of what was written."""
-        chunks: list[bytes] = []
-        while length > 0:
-            chunk = self._here(name).growing.read(offset, length)
-            if not chunk:
-                raise _changed(self.folder / name)
-            chunks.append(chunk)
-            offset, length = offset + len(chunk), length - len(chunk)
-        return b"".join(chunks)
+        data = b"".join(self._files[name].read(offset, offset + length))
+        if len(data) != length:
+            raise _changed(self.folder / name)
+        return data
 
     def drop(self, name: str) -> None:
         """Not part of the result: forgotten now, removed when the others get their names."""
-        file = self._files.pop(name, None)
-        if isinstance(file, _CheckedFile):
+        if (file := self._files.pop(name, None)) is not None:
             file.growing.close()
             self._appended -= file.growing.bytes
         self._dropped.add(name)
 
     def verify(self) -> None:
-        """See that what an earlier run left is what it wrote, in the files that go on."""
+        """Check that files which will grow still hold what an earlier run wrote."""
         for name, file in self._files.items():
-            if name not in self._full and isinstance(file, _CheckedFile):
+            if name not in self._full:
                 file.verify()
 
     def states(self) -> dict[str, FileState]:
-        return {name: file.state() for name, file in self._files.items()}
+        return {name: file.state() for name, file in list(self._files.items())} | self._uploaded
 
     def sync(self) -> None:
-        """All that states() said before is on disk after, the names in the folder too. May run beside append."""
+        """Everything that states() reported before is on disk after, names included. May run concurrently with append."""
         if unlisted := self._unlisted:  # not one assignment: a file that append creates meanwhile would be forgotten
             self._unlisted = False
-        files = self._in_folder()
+        files = list(self._files.values())
         self._close_full()
         for file in files:
             with self._closing:
@@ -186,16 +182,14 @@ class OutputFiles:
         with self._closing:  # by the thread that writes, or the one that makes a checkpoint
             full, self._open_full = self._open_full, []
             for name in full:
-                if isinstance(file := self._files[name], _CheckedFile):
+                if (file := self._files.get(name)) is not None:
                     file.growing.sync()
                     file.growing.close()
 
-    def _in_folder(self) -> "list[_CheckedFile]":
-        return [file for file in list(self._files.values()) if isinstance(file, _CheckedFile)]
-
     def seal(self, *, sync: bool = True) -> None:
-        for file in self._in_folder():
-            file.growing.seal(sync=sync)
+        for file in list(self._files.values()):
+            with self._closing:  # an upload may end and release it
+                file.growing.seal(sync=sync)
         self._sync_folders()
         storage.reached("files-sealed")
 
@@ -203,7 +197,7 @@ class OutputFiles:
         """Give all files their final names."""
         self.remove_dropped()
         for name in self.remaining():
-            self._here(name).growing.publish()
+            self._files[name].growing.publish()
         self._sync_folders()
         storage.reached("names-synced")
 
@@ -212,11 +206,11 @@ class OutputFiles:
             storage.remove(storage.inside(self.folder, name + storage.PARTIAL))
 
     def close(self) -> None:
-        for file in self._in_folder():
+        for file in list(self._files.values()):
             file.growing.close()
 
     def abandon(self) -> None:
-        for file in self._in_folder():
+        for file in list(self._files.values()):
             file.growing.abandon()
         self.remove_dropped()
         for folder in self._folders - {self.folder}:
@@ -224,7 +218,7 @@ class OutputFiles:
 
 
 class Syncing:
-    """What is written goes to disk while more is copied, so that little is left to wait for at the end."""
+    """Syncs what is written while more is copied, so that there is little to wait for at the end."""
 
     def __init__(self, files: OutputFiles, *, wanted: bool) -> None:
         self._files, self._wanted = files, wanted
@@ -239,7 +233,7 @@ class Syncing:
             self._under_way, self._bytes = self._pool.submit(self._files.sync), 0
 
     def _settle(self) -> None:
-        """An error of the disk is told once, to whoever syncs: it must not be lost with the thread."""
+        """A disk error is reported once, to whoever syncs: it must not be lost with the thread."""
         if self._under_way is not None:
             self._under_way.result()
 
@@ -252,23 +246,13 @@ class Syncing:
             self._settle()
 
 
-class _AwayFile:
-    """A file that was put in a store and removed here."""
-
-    def __init__(self, state: FileState) -> None:
-        self._state = state
-
-    def state(self) -> FileState:
-        return self._state
-
-
 class _CheckedFile:
     def __init__(self, path: Path, state: FileState | None, *, drop_behind: bool) -> None:
         self.growing = GrowingFile(path, at=None if state is None else state.bytes, drop_behind=drop_behind)
         self._hash = xxhash.xxh3_64()
         self._room = SEGMENT_BYTES
         self._checksums: list[str] = []
-        self._given = state
+        self._unverified = state
         if state is not None:
             self.growing.close()
 
@@ -282,7 +266,7 @@ class _CheckedFile:
         self.verify()
         self.growing.patch(0, data)
         first = xxhash.xxh3_64()
-        for chunk in self._read(0, min(SEGMENT_BYTES, self.growing.bytes)):
+        for chunk in self.read(0, min(SEGMENT_BYTES, self.growing.bytes)):
             first.update(chunk)
         if self._checksums:
             self._checksums[0] = first.hexdigest()
@@ -290,14 +274,14 @@ class _CheckedFile:
             self._hash = first
 
     def verify(self) -> None:
-        """Hash the begun segment again, and see that it is what was written."""
-        if self._given is not None:
-            state, self._given = self._given, None
-            self._go_on(state)
+        """Hash the last, incomplete segment again, and check that it is what was written."""
+        if self._unverified is not None:
+            state, self._unverified = self._unverified, None
+            self._resume(state)
 
     def state(self) -> FileState:
-        if self._given is not None:
-            return self._given
+        if self._unverified is not None:
+            return self._unverified
         begun = self._room < SEGMENT_BYTES
         return FileState(
             bytes=self.growing.bytes,
@@ -315,24 +299,21 @@ class _CheckedFile:
         self._hash.update(data)
         self._room -= data.nbytes
 
-    def _go_on(self, state: FileState) -> None:
+    def _resume(self, state: FileState) -> None:
         self._checksums = list(state.checksums)
-        for data in self._read(len(state.checksums) * SEGMENT_BYTES, state.bytes):
+        for data in self.read(len(state.checksums) * SEGMENT_BYTES, state.bytes):
             self._add(memoryview(data))
         if self.state() != state:
             self.growing.close()
             raise _changed(self.growing.path)
 
-    def _read(self, at: int, until: int) -> Iterator[bytes]:
-        while at < until:
-            data = self.growing.read(at, min(_CHUNK_BYTES, until - at))
-            if not data:
-                break
+    def read(self, at: int, until: int) -> Iterator[bytes]:
+        while at < until and (data := self.growing.read(at, min(_CHUNK_BYTES, until - at))):
             yield data
             at += len(data)
 
 
 def _changed(path: Path) -> OutputError:
     return OutputError(
-        f"{show(path)}: the bytes that an earlier run left are not what it wrote; it was changed, or the disk is failing. Start again with --overwrite, or choose another folder with -o"
+        f"{show(path)}: does not hold what an earlier run wrote; it was edited, or the disk is failing. Start over with --overwrite, or choose another folder with -o"
     )

@@ -1,23 +1,27 @@
-"""The formats by name → what each asks for: names, headers, integers, the side of the end-of-text token, its limits."""
+"""The formats by name → what each requires: file names, headers, integers, end-of-text tokens, sidecar files, limits."""
 
 import dataclasses
 import functools
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from shardmill.documents import rejects
 from shardmill.errors import UsageError
 from shardmill.formats import mds_litdata
-from shardmill.formats.shards import Header, Layout, Shape, SplitName, TokenType
-from shardmill.spec import VAL_FRACTION, Dtype, Spec, Split
+from shardmill.formats.shards import Header, Shape, SplitName, TokenType
+from shardmill.spec import VAL_FRACTION, Dtype, OutputFormat, Spec, SplitMode
 from shardmill.system.names import show
 from shardmill.tokens.tokenizer import Tokenizer
 
-SidecarKind = Literal["megatron", "datatrove", "olmo", "mds", "litdata"]
+INPUTS_NAME = "manifest.inputs.jsonl"
+# Sidecar files that every format may have: the name → the kind, as the manifest lists it.
+COMMON_SIDECARS = {"{split}.ends": "ends", "{split}.places": "places", rejects.NAME: "rejects", INPUTS_NAME: "inputs"}
+_WITH_ENDS = {"ends", "megatron-index", "rows"}
 LLMC_BYTES = 1024
 NPY_BYTES = 128
 # magic and version of llm.c's files, by the size of a token
@@ -26,9 +30,9 @@ LLMC_MAGIC = {2: (20240520, 1), 4: (20240801, 7)}
 _LEAST_SHARD = (1 << 20) + 1
 _INT32, _UINT32 = (1 << 31) - 1, (1 << 32) - 1
 _SHARD_TOKENS = 100_000_000
-# 64 MiB of uint16, which mosaicml-streaming and litdata take for a good download.
+# 64 MiB of uint16, which mosaicml-streaming and litdata recommend as the size of a download.
 _STREAMED_TOKENS = 1 << 25
-# Each sample has its place in the shard's header, which is held in memory: 4 MiB at most.
+# The header of a shard has the offset of each sample and is held in memory: 4 MiB at most.
 _MOST_SAMPLES = 1 << 20
 
 
@@ -36,54 +40,71 @@ _MOST_SAMPLES = 1 << 20
 class Format:
     """What one trainer reads."""
 
-    name: str
+    name: OutputFormat
     trainer: str
     file: str
-    """The name of a token file: {split}, and {number} where there are shards."""
-    sharded: bool = False
+    """The name of a token file, with {split}, and {number} if there are shards."""
     shard_tokens: int | None = None
-    train_from: int = 0
-    """The number of the first train shard."""
     eot_side: Literal["after", "before"] = "after"
     needs_eot: str = ""
-    """Why the trainer needs its end-of-text tokens at that side, if it does."""
+    """Why the trainer needs its end-of-text tokens on that side, if it does."""
     first_shard_is_val: bool = False
+    """The trainer's own script makes the first shard the validation set, and numbers train shards from 1."""
     header: Header | None = None
     wide_from: int = (1 << 16) + 1
     """Vocabularies of this size or more get uint32."""
     only_uint16: str = ""
-    """Why the trainer reads nothing else, if so."""
+    """Why the trainer reads nothing but uint16, if so."""
     least_last: bool = False
     """A short last shard is joined to the one before it."""
     sample_tokens: int | None = None
-    """How many tokens the trainer takes at a time, where shards hold whole samples."""
+    """The tokens of a sample, if shards hold whole samples."""
     max_shard_bytes: int | None = None
-    sides: SidecarKind | None = None
-    beside: tuple[str, ...] = ()
-    """The names of the files beside the tokens."""
+    sidecars: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    """The names of its own sidecar files → their kinds."""
     bytes_per_document: int = 0
-    """About what those take for each document."""
+    """About what the sidecar files take for each document."""
     bytes_at_the_end: int = 0
     """As much of that as is written when all documents are known."""
     bytes_per_shard: int = 0
-    """About what those take for each shard, at the end too."""
+    """About what the sidecar files take for each shard, also at the end."""
+
+    @property
+    def sharded(self) -> bool:
+        return "{number" in self.file
 
     @property
     def needs_ends(self) -> bool:
-        """Whether a file beside the tokens says where documents end."""
-        return self.sides in ("megatron", "datatrove", "olmo")
+        """Whether a sidecar file says where documents end."""
+        return not _WITH_ENDS.isdisjoint(self.sidecars.values())
+
+    @property
+    def needs_places(self) -> bool:
+        """Whether a sidecar file says where documents came from."""
+        return "rows" in self.sidecars.values()
 
     def file_name(self, split: SplitName, number: int) -> str:
-        return self.file.format(split=split, number=number + (self.train_from if split == "train" else 0))
+        return self.file.format(split=split, number=number + (self.first_shard_is_val and split == "train"))
+
+    def kind_of(self, name: str) -> str | None:
+        """The kind of the sidecar file with this name; None: it is not one."""
+        sidecars = {**self.sidecars, **COMMON_SIDECARS}
+        return next((kind for template, kind in sidecars.items() if _pattern(template).fullmatch(name)), None)
 
     def owns(self, name: str) -> bool:
-        """Whether a file of this name may be one that this format wrote."""
-        return _name_pattern(self).fullmatch(name) is not None
+        """Whether this format may have written a file with this name."""
+        return _pattern(self.file, *self.sidecars, *COMMON_SIDECARS).fullmatch(name) is not None
+
+
+@functools.lru_cache(maxsize=64)
+def _pattern(*templates: str) -> re.Pattern[str]:
+    names = "|".join(map(re.escape, templates)).replace(r"\{split\}", "(train|val)")
+    return re.compile(re.sub(r"\\\{number:0(\d)\\\}", r"[0-9]{\1,}", names))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """Everything that a writer must know: the format and what was chosen in it."""
+    """Everything that a writer must know: the format, and the choices made within it."""
 
     format: Format
     shape: Shape
@@ -91,22 +112,22 @@ class Output:
     index: bool
     provenance: bool
     tokenizer: str
-    """Its name, for those who want to read it."""
+    """Its name, for people to read."""
     sources: Sequence[str] = ()
-    """The paths of the inputs, by the numbers that documents name them with."""
+    """The paths of the inputs, by the numbers that documents refer to them with."""
 
     @property
     def bytes_per_document(self) -> int:
-        """About what the files beside the tokens take for each."""
+        """About what the sidecar files take for each."""
         return self.format.bytes_per_document + (8 if self.index else 0) + (16 if self.provenance else 0)
 
     def bytes_of(self, tokens: int, documents: int) -> int:
-        """About what so many take, with the headers of the shards that they begin."""
-        headers = self._shards(tokens) * self.layout().header_bytes
+        """About what so many take, with the headers of their shards."""
+        headers = self._shards(tokens) * self.header_bytes
         return tokens * self.dtype.itemsize + documents * self.bytes_per_document + headers
 
     def bytes_to_finish(self, tokens: int, documents: int) -> int:
-        """About what is still to be written beside so many when there are no more."""
+        """About what must still be written after the last of so many."""
         return documents * self.format.bytes_at_the_end + self._shards(tokens) * self.format.bytes_per_shard
 
     def _shards(self, tokens: int) -> int:
@@ -114,8 +135,8 @@ class Output:
 
     @property
     def needs_places(self) -> bool:
-        """Whether anyone wants to know where documents came from."""
-        return self.provenance or self.format.sides == "olmo"
+        """Whether the output says where documents came from."""
+        return self.provenance or self.format.needs_places
 
     @property
     def dtype(self) -> TokenType:
@@ -123,17 +144,27 @@ class Output:
 
     @property
     def shard_tokens(self) -> int | None:
+        """Every shard but the last of a split has exactly so many; None: one file, however long."""
         return self.shape.shard_tokens
 
-    def layout(self) -> Layout:
-        header = self.format.header
-        return Layout(
-            name=self.format.file_name,
-            dtype=self.dtype,
-            shard_tokens=self.shard_tokens,
-            header=functools.lru_cache(4)(lambda count: header(count, self.shape)) if header else lambda _: b"",
-            least_tokens=_least_tokens(self.format, self.shape),
-        )
+    @property
+    def least_tokens(self) -> int:
+        """A last shard with fewer is joined to the one before it: less than a batch of llm.c, or than one sample."""
+        least = min(self.shape.sample_tokens or _LEAST_SHARD, self.shard_tokens or 0)
+        return least if self.format.least_last else 0
+
+    def header(self, tokens: int) -> bytes:
+        """The first bytes of a file with so many tokens."""
+        return _header(self.format.header, tokens, self.shape) if self.format.header else b""
+
+    @property
+    def header_bytes(self) -> int:
+        return len(self.header(0))
+
+
+@functools.lru_cache(4)
+def _header(header: Header, tokens: int, shape: Shape) -> bytes:
+    return header(tokens, shape)
 
 
 def npy_header(count: int, shape: Shape) -> bytes:
@@ -146,32 +177,28 @@ def llmc_header(count: int, shape: Shape) -> bytes:
     return struct.pack("<3i", *LLMC_MAGIC[shape.dtype.itemsize], count).ljust(LLMC_BYTES, b"\0")
 
 
-_ALIGNED = "it begins every batch at an end-of-text token, which must stand before each document"
+_ALIGNED = "it starts every batch at an end-of-text token, so there must be one before each document"
 _LLMC = Format(
     name="llmc",
     trainer="llm.c",
     file="fineweb_{split}_{number:06}.bin",
-    sharded=True,
     shard_tokens=_SHARD_TOKENS,
-    train_from=1,
     eot_side="before",
     first_shard_is_val=True,
     header=llmc_header,
     least_last=True,
     max_shard_bytes=_INT32,
 )
-FORMATS = {
+FORMATS: dict[str, Format] = {
     found.name: found
     for found in (
         Format(name="nanogpt", trainer="nanoGPT", file="{split}.bin"),
-        Format(name="shards", trainer="anything that reads raw integers", file="{split}-{number:05}.bin", sharded=True),
+        Format(name="shards", trainer="anything that reads raw integers", file="{split}-{number:05}.bin"),
         Format(
             name="build-nanogpt",
             trainer="build-nanogpt",
             file="edufineweb_{split}_{number:06}.npy",
-            sharded=True,
             shard_tokens=_SHARD_TOKENS,
-            train_from=1,
             eot_side="before",
             first_shard_is_val=True,
             header=npy_header,
@@ -182,15 +209,14 @@ FORMATS = {
             name="modded-nanogpt",
             trainer="modded-nanogpt",
             needs_eot=_ALIGNED,
-            only_uint16="its loader reads files of version 1, and they hold uint16",
+            only_uint16="its loader reads files of version 1, which hold uint16",
         ),
         Format(
             name="megatron",
             trainer="Megatron-LM",
             file="{split}.bin",
             wide_from=65500,
-            sides="megatron",
-            beside=("{split}.idx",),
+            sidecars={"{split}.idx": "megatron-index"},
             bytes_per_document=20,
             bytes_at_the_end=16,
         ),
@@ -198,18 +224,15 @@ FORMATS = {
             name="datatrove",
             trainer="datatrove, nanotron",
             file="{split}.ds",
-            sides="datatrove",
-            beside=("{split}.ds.index", "{split}.ds.metadata"),
+            sidecars={"{split}.ds.index": "ends", "{split}.ds.metadata": "metadata"},
             bytes_per_document=8,
         ),
         Format(
             name="olmo",
             trainer="OLMo-core",
             file="{split}-{number:05}.npy",
-            sharded=True,
             shard_tokens=1 << 30,
-            sides="olmo",
-            beside=("{split}-{number:05}.csv.gz", "{split}.rows"),
+            sidecars={"{split}-{number:05}.csv.gz": "rows", "{split}.rows": "rows"},
             bytes_per_document=24 + 80,
             bytes_at_the_end=80,
         ),
@@ -217,81 +240,76 @@ FORMATS = {
             name="mds",
             trainer="mosaicml-streaming, LLM Foundry",
             file="{split}/shard.{number:05}.mds",
-            sharded=True,
             shard_tokens=_STREAMED_TOKENS,
             header=mds_litdata.mds_header,
             least_last=True,
             sample_tokens=2048,
             max_shard_bytes=_UINT32,
-            sides="mds",
-            beside=("{split}/index.json",),
+            sidecars={"{split}/index.json": "shards"},
             bytes_per_shard=320,
         ),
         Format(
             name="litdata",
             trainer="litdata, LitGPT",
             file="{split}/chunk-0-{number:01}.bin",
-            sharded=True,
             shard_tokens=_STREAMED_TOKENS,
             header=mds_litdata.litdata_header,
             least_last=True,
             sample_tokens=2049,  # LitGPT takes one token more than its context, the last target
             max_shard_bytes=_UINT32,
-            sides="litdata",
-            beside=("{split}/index.json",),
+            sidecars={"{split}/index.json": "shards"},
             bytes_per_shard=110,
         ),
     )
 }
 
 
+def get(name: str) -> Format:
+    if name not in FORMATS:
+        raise UsageError(f"unknown format {name!r}; choose one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def split_mode(found: Format, asked: SplitMode) -> SplitMode:
+    """hash, tail, head or first-shard: what auto means in this format. Nothing else decides that a first shard is val."""
+    if asked != "auto":
+        return asked
+    return "first-shard" if found.first_shard_is_val else "hash"
+
+
 def check(spec: Spec) -> Format:
     """The format of a Spec; an error with the reason if another choice contradicts it."""
     found = get(spec.format)
-    first = _first_shard_is_val(found, spec)
     if spec.shard_tokens is not None and not found.sharded:
-        instead = "use --format shards" if found.name == "nanogpt" else "leave it out"
-        raise UsageError(f"--shard-tokens: {found.trainer} reads one file for each split; {instead}")
+        raise UsageError(
+            f"--shard-tokens: {found.trainer} reads one file per split; leave it out, or choose the format shards"
+        )
     if found.sharded and found.shard_tokens is None and spec.shard_tokens is None:
-        raise UsageError(f"--format {found.name}: say how long a shard is, e.g. --shard-tokens 500M")
+        raise UsageError(f"the format {found.name} has no default shard length; pass one, e.g. --shard-tokens 500M")
     if spec.sample_tokens is not None and found.sample_tokens is None:
-        raise UsageError(f"--sample-tokens: the files of --format {found.name} know no samples; leave it out")
+        raise UsageError(f"--sample-tokens: the format {found.name} has no samples; leave it out")
     if spec.split == "first-shard" and not found.sharded:
         raise UsageError(f"--split first-shard: --format {found.name} has no shards; choose hash, head or tail")
-    if first and spec.val_fraction not in (0, VAL_FRACTION):
+    if split_mode(found, spec.split) == "first-shard" and spec.val_fraction not in (0, VAL_FRACTION):
         raise UsageError(
-            f"--val-fraction {spec.val_fraction}: in --format {found.name} the first shard is the validation set, whatever share that is; pass --split hash to have a share instead, or choose its size with --shard-tokens"
+            f"--val-fraction {spec.val_fraction}: in --format {found.name} the first shard is the validation set, whatever fraction that is; pass --split hash to choose a fraction, or choose its size with --shard-tokens"
         )
     if found.needs_eot and spec.eot not in ("auto", found.eot_side):
         raise UsageError(f"--eot {spec.eot}: {found.trainer} cannot train on it: {found.needs_eot}; leave --eot out")
     if spec.provenance and not spec.index:
-        raise UsageError("--provenance tells where each document of the index came from; pass --index with it")
+        raise UsageError("--provenance adds to the index where each document came from; pass --index with it")
     return found
 
 
-def get(name: str) -> Format:
-    if name not in FORMATS:
-        raise UsageError(f"format {name!r} is not known; choose one of {', '.join(FORMATS)}")
-    return FORMATS[name]
-
-
-def split_mode(spec: Spec) -> Split:
-    """hash, tail, head or first-shard: what auto means in this format."""
-    if spec.split != "auto":
-        return spec.split
-    return "first-shard" if get(spec.format).first_shard_is_val else "hash"
-
-
 def plan_output(spec: Spec, tokenizer: Tokenizer, sources: Sequence[str], input_bytes: int) -> Output:
-    """What the writer of this job must know, or why the tokens do not fit the format."""
+    """What the writer of this job must know; an error if the tokens do not fit the format."""
     found = check(spec)
     dtype = choose_dtype(found, tokenizer.size, tokenizer.name, spec.dtype)
-    first = _first_shard_is_val(found, spec) and spec.val_fraction > 0
     shape = choose_shape(found, dtype, spec.shard_tokens, spec.sample_tokens)
-    tokens = shape.shard_tokens
-    if first and tokens is not None and input_bytes < tokens:
+    first = split_mode(found, spec.split) == "first-shard" and spec.val_fraction > 0
+    if first and shape.shard_tokens is not None and input_bytes < shape.shard_tokens:
         raise UsageError(
-            f"--format {found.name}: the input has {input_bytes:,} bytes, so at most about as many tokens, and the first shard of {tokens:,} tokens is the validation set: nothing would be left to train on. "
+            f"--format {found.name}: the input has {input_bytes:,} bytes, which is at most about as many tokens, and the first shard of {shape.shard_tokens:,} tokens is the validation set: nothing would be left to train on. "
             f"Pass a smaller --shard-tokens (say {max(1, input_bytes // 100):,}), or --split hash"
         )
     return Output(
@@ -306,7 +324,7 @@ def plan_output(spec: Spec, tokenizer: Tokenizer, sources: Sequence[str], input_
 
 
 def choose_dtype(found: Format, vocabulary: int, tokenizer: str, asked: Dtype) -> TokenType:
-    """The smallest of uint16 and uint32 that holds every id, special ones too; never narrower than the vocabulary."""
+    """The smallest of uint16 and uint32 that holds every id, special tokens included."""
     fits = vocabulary <= 1 << 16
     if asked == "uint16" and not fits:
         raise UsageError(
@@ -321,7 +339,7 @@ def choose_dtype(found: Format, vocabulary: int, tokenizer: str, asked: Dtype) -
 
 
 def choose_shape(found: Format, dtype: TokenType, shard_tokens: int | None, sample_tokens: int | None) -> Shape:
-    """How long shards and samples are: as asked, if the trainer can read it so, else as the format has them."""
+    """The lengths of shards and samples: those asked for, if the trainer can read them, else the format's own."""
     sample = found.sample_tokens if sample_tokens is None else sample_tokens
     tokens = found.shard_tokens if shard_tokens is None else shard_tokens
     if sample is not None and tokens is not None:
@@ -329,7 +347,7 @@ def choose_shape(found: Format, dtype: TokenType, shard_tokens: int | None, samp
             tokens = min(max(tokens // sample, 1), _MOST_SAMPLES) * sample
         if tokens % sample:
             raise UsageError(
-                f"--shard-tokens {tokens:,}: a shard holds whole samples, and {sample:,} tokens are one (--sample-tokens); use {-(-tokens // sample) * sample:,}"
+                f"--shard-tokens {tokens:,}: a shard holds whole samples of {sample:,} tokens (--sample-tokens); use {-(-tokens // sample) * sample:,}"
             )
         if tokens // sample > _MOST_SAMPLES:
             raise UsageError(
@@ -342,23 +360,6 @@ def choose_shape(found: Format, dtype: TokenType, shard_tokens: int | None, samp
         if tokens > most:
             limit = "2 GiB" if found.max_shard_bytes == _INT32 else "4 GiB"
             raise UsageError(
-                f"--shard-tokens {tokens:,}: {found.trainer} keeps the number of tokens and places in the file as 32-bit integers, so a shard must stay below {limit}; at most {most:,} tokens of {dtype.name}"
+                f"--shard-tokens {tokens:,}: {found.trainer} keeps token counts and file offsets as 32-bit integers, so a shard must stay below {limit}: at most {most:,} tokens of {dtype.name}"
             )
     return shape
-
-
-def _least_tokens(found: Format, shape: Shape) -> int:
-    """How short the last shard may be: a batch of llm.c, one sample, or anything."""
-    return min(shape.sample_tokens or _LEAST_SHARD, shape.shard_tokens or 0) if found.least_last else 0
-
-
-def _first_shard_is_val(found: Format, spec: Spec) -> bool:
-    return spec.split == "first-shard" or (spec.split == "auto" and found.first_shard_is_val)
-
-
-@functools.lru_cache(maxsize=16)
-def _name_pattern(found: Format) -> re.Pattern[str]:
-    names = "|".join(re.escape(name) for name in (found.file, *found.beside, "{split}.ends", "{split}.places"))
-    return re.compile(
-        re.sub(r"\\\{number:0(\d)\\\}", r"[0-9]{\1,}", names).replace(r"\{split\}", "(train|val)"),
-    )

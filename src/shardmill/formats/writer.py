@@ -1,63 +1,120 @@
-"""Tokens in the order of the text → the files of a format: token files, and what stands beside them."""
-
-from dataclasses import dataclass
-from typing import Protocol
+"""Tokens in the order of the text → the files of a format: token files and their sidecar files."""
 
 import numpy as np
 
-from shardmill.formats.indexes import KINDS, sidecars_of
+from shardmill.formats.indexes import sidecars_of
 from shardmill.formats.output_files import OutputFiles
 from shardmill.formats.registry import Output
-from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, ShardFiles, SidecarFile, SplitName, Tokens
+from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, SidecarFile, SplitName, Tokens
 from shardmill.io.storage import Origin
 
+_MOVED_TOKENS = 1 << 20
 
-class Writer(Protocol):
-    """What the mill needs. What has been written, and extra(), are enough to go on after a kill."""
 
-    def append(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance) -> None:
-        """The next tokens of a split, where documents end among them, and where each of those came from."""
+class ShardFiles:
+    """Grows the token files of one split, starting from what they already hold, and counts its documents.
+
+    A header holds the number of tokens, so each file starts with the header of a full one, and only the last of a
+    split has to be patched at the end.
+    """
+
+    def __init__(
+        self, files: OutputFiles, output: Output, split: SplitName, extra: dict[str, int], *, finished: bool
+    ) -> None:
+        self._files, self._output, self._split = files, output, split
+        self.end, self.documents = extra.get(f"{split}.end", 0), extra.get(f"{split}.documents", 0)
+        """Where the last whole document ends, and how many there are."""
+        states = files.states()
+        self._sizes: list[int] = []
+        while (name := self._name(len(self._sizes))) in states and (output.shard_tokens or not self._sizes):
+            self._sizes.append((states[name].bytes - output.header_bytes) // output.dtype.itemsize)
+        self.tokens = sum(self._sizes)
+        count = len(self._sizes)
+        for number in range(count - 1):
+            files.full(self._name(number))
+        # At the end the last shard may be patched, or joined to the one before.
+        self._open = 2 if output.least_tokens else 1
+        for number in range(count - self._open):
+            files.settle(self._name(number))
+        if finished and output.least_tokens:
+            files.drop(self._name(count))  # the one that was joined to the one before
+        for number in range(max(0, count - self._open), count) if output.header_bytes and not finished else ():
+            files.restore_header(self._name(number), self._full_header())
+
+    def append(self, ids: Tokens, origin: Origin | None = None) -> None:
+        """origin: where the same tokens are on disk already."""
+        assert ids.dtype == self._output.dtype
+        self.tokens += len(ids)
+        limit = self._output.shard_tokens
+        while len(ids):
+            if not self._sizes or self._sizes[-1] == limit:
+                self._begin_shard()
+            part = ids if limit is None else ids[: limit - self._sizes[-1]]
+            self._files.append(self._name(len(self._sizes) - 1), part.data.cast("B"), origin)
+            self._sizes[-1] += len(part)
+            ids = ids[len(part) :]
+            origin = origin and origin.after(part.nbytes)
 
     def finish(self) -> None:
-        """All was appended: write what can only be known now."""
+        """Join a last shard that is too short to the one before it, and correct the header of the last one."""
+        if len(self._sizes) > 1 and self._sizes[-1] < self._output.least_tokens:
+            self._join_last()
+        if self._sizes and (header := self._output.header(self._sizes[-1])) != self._full_header():
+            self._files.patch(self._name(len(self._sizes) - 1), header)
 
-    def extra(self) -> dict[str, int]: ...
-    def shards(self) -> tuple[Shard, ...]: ...
-    def sides(self) -> tuple[SidecarFile, ...]: ...
+    def shards(self) -> tuple[Shard, ...]:
+        states = self._files.states()
+        return tuple(
+            Shard(
+                name=name,
+                split=self._split,
+                tokens=tokens,
+                bytes=states[name].bytes,
+                checksums=states[name].all_checksums,
+                offset=self._output.header_bytes,
+            )
+            for name, tokens in ((self._name(number), tokens) for number, tokens in enumerate(self._sizes))
+        )
 
+    def _begin_shard(self) -> None:
+        if self._sizes:
+            self._files.full(self._name(len(self._sizes) - 1))
+        self._sizes.append(0)
+        if (settled := len(self._sizes) - self._open - 1) >= 0:
+            self._files.settle(self._name(settled))
+        if self._output.header_bytes:
+            self._files.append(self._name(len(self._sizes) - 1), memoryview(self._full_header()))
 
-@dataclass(kw_only=True, slots=True)
-class _Split:
-    files: ShardFiles
-    end: int
-    """Where its last whole document ends."""
-    documents: int
+    def _join_last(self) -> None:
+        size, itemsize = self._sizes.pop(), self._output.dtype.itemsize
+        last, before = self._name(len(self._sizes)), self._name(len(self._sizes) - 1)
+        for at in range(0, size, _MOVED_TOKENS):
+            offset, count = self._output.header_bytes + at * itemsize, min(_MOVED_TOKENS, size - at)
+            self._files.append(before, memoryview(self._files.read(last, offset, count * itemsize)))
+        self._files.drop(last)
+        self._sizes[-1] += size
+
+    def _name(self, number: int) -> str:
+        return self._output.format.file_name(self._split, number)
+
+    def _full_header(self) -> bytes:
+        return self._output.header(self._output.shard_tokens or 0)
 
 
 class FormatWriter:
-    """Parts the shards, and tells the sides where documents end."""
+    """Writes tokens to shards and document ends to sidecars. The files and extra() are enough to resume after a kill."""
 
     def __init__(
         self, output: Output, files: OutputFiles, extra: dict[str, int] | None = None, *, finished: bool = False
     ) -> None:
-        known = extra or {}
         self._files, self._output = files, output
-        self._splits = {
-            split: _Split(
-                files=ShardFiles(files, output.layout(), split, finished=finished),
-                end=known.get(f"{split}.end", 0),
-                documents=known.get(f"{split}.documents", 0),
-            )
-            for split in SPLITS
-        }
-        self._sides = sidecars_of(output, files, finished=finished)
-        self._first = (output.shard_tokens or 0) if output.first_shard_is_val else 0
-        if finished and output.format.sides == "olmo":
-            for split in SPLITS:
-                files.drop(f"{split}.rows")
+        self._splits = {split: ShardFiles(files, output, split, extra or {}, finished=finished) for split in SPLITS}
+        self._sidecars = sidecars_of(output, files, finished=finished)
+        self._val_tokens = (output.shard_tokens or 0) if output.first_shard_is_val else 0
 
     def append(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance) -> None:
-        room = self._first - self._splits["val"].files.tokens
+        """The next tokens of a split, where documents end among them, and where each of those came from."""
+        room = self._val_tokens - self._splits["val"].tokens
         if split == "train" and room > 0:  # the first shard is the validation set
             inside = int(np.searchsorted(ends, room, side="right"))
             self._append("val", ids[:room], ends[:inside], places[:inside])
@@ -66,55 +123,52 @@ class FormatWriter:
             self._append(split, ids, ends, places)
 
     def copy(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance, origin: Origin | None) -> None:
-        """As append, of tokens that stand in another file already."""
-        assert not self._first
+        """As append, for tokens that are in another file already."""
+        assert not self._val_tokens
         self._append(split, ids, ends, places, origin)
 
     def finish(self) -> None:
+        """Everything has been appended: write what can only be known now."""
         for split, grown in self._splits.items():
             self._close(split, np.zeros((1, 2), np.uint64))
-            grown.files.finish()
-            for side in self._sides:
-                side.finish(split, grown.files.shards(), grown.documents)
+            grown.finish()
+            for sidecar in self._sidecars:
+                sidecar.finish(split, grown.shards(), grown.documents)
 
     def extra(self) -> dict[str, int]:
-        return {
-            f"{split}.{name}": value
-            for split, grown in self._splits.items()
-            for name, value in (("end", grown.end), ("documents", grown.documents))
-        }
+        ends = {f"{split}.end": grown.end for split, grown in self._splits.items()}
+        return ends | {f"{split}.documents": grown.documents for split, grown in self._splits.items()}
 
     def shards(self) -> tuple[Shard, ...]:
-        return tuple(shard for grown in self._splits.values() for shard in grown.files.shards())
+        return tuple(shard for grown in self._splits.values() for shard in grown.shards())
 
-    def sides(self) -> tuple[SidecarFile, ...]:
+    def sidecars(self) -> tuple[SidecarFile, ...]:
         return tuple(
             SidecarFile(
                 name=name,
-                split=None if kind in ("rejects", "inputs") else "val" if name.startswith("val") else "train",
+                split=next((split for split in SPLITS if name.startswith(split)), None),
                 kind=kind,
                 bytes=state.bytes,
                 checksums=state.all_checksums,
             )
             for name, state in sorted(self._files.states().items())
-            for suffix, kind in KINDS.items()
-            if name.endswith(suffix)
+            if (kind := self._output.format.kind_of(name)) is not None
         )
 
     def _append(
         self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance, origin: Origin | None = None
     ) -> None:
-        begin = self._splits[split].files.tokens
-        self._splits[split].files.append(ids, origin)
+        begin = self._splits[split].tokens
+        self._splits[split].append(ids, origin)
         if len(ends):
-            # Running text may be parted by passages: what the other split has of this document ends with it.
+            # Running text is split by passages: what the other split has of this document ends with it.
             self._close("val" if split == "train" else "train", places[:1])
             self._documents(split, ends + begin, places)
 
     def _close(self, split: SplitName, place: Provenance) -> None:
         grown = self._splits[split]
-        if grown.files.tokens > grown.end:
-            self._documents(split, np.array([grown.files.tokens], np.int64), place)
+        if grown.tokens > grown.end:
+            self._documents(split, np.array([grown.tokens], np.int64), place)
 
     def _documents(self, split: SplitName, ends: Positions, places: Provenance) -> None:
         grown = self._splits[split]
@@ -124,5 +178,5 @@ class FormatWriter:
             ends, sizes, places = ends[some], sizes[some], places[some]
         if len(ends):
             grown.end, grown.documents = int(ends[-1]), grown.documents + len(ends)
-            for side in self._sides:
-                side.add(split, ends, sizes, places)
+            for sidecar in self._sidecars:
+                sidecar.add(split, ends, sizes, places)

@@ -52,23 +52,22 @@ class ObjectStore:
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
 
         def upload(store: Filesystem) -> None:
-            target = f"{store.path}/{name}"
             if isinstance(source, bytes):
-                store.fs.pipe_file(target, source)
+                store.fs.pipe_file(store.path, source)
             else:
-                store.fs.put_file(str(source), target, **store.put_options)
-            found = int(store.fs.info(target)["size"])
+                store.fs.put_file(str(source), store.path, **store.put_options)
+            found = int(store.fs.info(store.path)["size"])
             if found != size:
                 raise TransientError(f"the store has {found:,} bytes of it, but {size:,} were sent")
 
-        self._attempt(name, upload, stop)
+        self._resolver.attempt(f"{self.url}/{name}", upload, "write", stop)
 
     def remove(self, name: str) -> None:
         def delete(store: Filesystem) -> None:
             with contextlib.suppress(FileNotFoundError):
-                store.fs.rm_file(f"{store.path}/{name}")
+                store.fs.rm_file(store.path)
 
-        self._attempt(name, delete)
+        self._resolver.attempt(f"{self.url}/{name}", delete, "write")
 
     def abort_unfinished(self, ours: Callable[[str], bool]) -> None:
         """Abort multipart uploads of our files that a killed run left: invisible, but billed."""
@@ -84,14 +83,10 @@ class ObjectStore:
                         store.fs.call_s3("abort_multipart_upload", **which)
 
         if self.url.lower().startswith("s3://"):
-            self._attempt("", abort)
+            self._resolver.attempt(self.url, abort, "write")
 
     def check_writable(self) -> None:
         """Find out now, not after hours, that uploads are denied. The probe stays where nothing may be removed."""
         self.put(_PROBE, b"")
         with contextlib.suppress(OutputError):
             self.remove(_PROBE)
-
-    def _attempt(self, name: str, act: Callable[[Filesystem], None], stop: threading.Event | None = None) -> None:
-        # The URL is the folder's; messages name the file.
-        self._resolver.attempt(self.url, act, "write", stop, shown=f"{self.shown}/{name}")

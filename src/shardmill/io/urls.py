@@ -103,22 +103,16 @@ class Resolver:
         return self.attempt(url, listed)
 
     def attempt(
-        self,
-        url: str,
-        act: Callable[[Filesystem], T],
-        action: str = "read",
-        stop: threading.Event | None = None,
-        shown: str | None = None,
+        self, url: str, act: Callable[[Filesystem], T], action: str = "read", stop: threading.Event | None = None
     ) -> T:
         """The result of act, retried while the network or the server fails."""
-        shown = shown or url
         scheme = _scheme(url)
         opening = {"hf": self._hub, "s3": self._s3, "gs": self._gcs}.get(scheme)
         if opening is None:
             raise UsageError(
                 f"{show(url)}: {scheme}:// is not supported; give a path, or a URL that begins with hf://, s3://, gs:// or https://"
             )
-        retry = Retry(shown, self._network_seconds, stop)
+        retry = Retry(url, self._network_seconds, stop)
         if action == "write":  # the store was read before, so its name is right
             retry.succeeded()
 
@@ -133,7 +127,7 @@ class Resolver:
                     f"{show(url)}: needs {library}, which is not installed; run: pip install 'shardmill[{extra}]'"
                 ) from e
             except Exception as e:
-                raise _explained(shown, e, _ADVICE[scheme], action) from e
+                raise _explained(url, e, _ADVICE[scheme], action) from e
 
         return retry.call(once)
 

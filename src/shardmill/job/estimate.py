@@ -77,7 +77,8 @@ class Estimate:
 def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
     """What prepare(spec) would make and take.
 
-    >>> estimate(Spec(inputs=["books/"], output="tokens", tokenizer="gpt2")).tokens.middle
+    >>> shardmill.estimate(shardmill.Spec(inputs=["corpus/"], output="data")).dtype
+    'uint16'
     """
     limits = limits or Limits()
     files, tokenizer = find(spec, limits)
@@ -188,12 +189,12 @@ def _free_bytes(job: Job, limits: Limits, written: int) -> int:
 
 def _least_disk(job: Job, made: Range, documents: Range) -> int:
     """The least that is on this disk at one time: the whole result, or for an object store what is uploaded last."""
-    layout = job.writes.layout()
-    if not is_url(job.spec.output) or layout.shard_tokens is None:
+    writes = job.writes
+    if not is_url(job.spec.output) or writes.shard_tokens is None:
         return made.low
-    shards = (2 if layout.least_tokens else 1) + (1 if job.writes.first_shard_is_val else 0)
-    whole = shards * (layout.shard_tokens * job.writes.dtype.itemsize + layout.header_bytes)
-    return min(made.low, whole + documents.low * job.writes.bytes_per_document)
+    shards = (2 if writes.least_tokens else 1) + (1 if writes.first_shard_is_val else 0)
+    whole = shards * (writes.shard_tokens * writes.dtype.itemsize + writes.header_bytes)
+    return min(made.low, whole + documents.low * writes.bytes_per_document)
 
 
 def _space_warning(job: Job, made: Range, free: int) -> str | None:

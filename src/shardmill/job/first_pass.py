@@ -9,10 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from shardmill.documents import detect, passages, text
+from shardmill.documents import detect, passages
 from shardmill.documents.pieces import Position
 from shardmill.documents.rules import BOM, TextRules
-from shardmill.documents.text import TextPart
 from shardmill.errors import ContentError, ShardmillError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.reading import Reader, ahead, open_input
@@ -133,7 +132,7 @@ def _survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Ke
 
 def _parse(files: InputFiles, rules: TextRules, start: Position, workers: int) -> Iterator[Keys]:
     def keys(block: Block) -> Keys:
-        found = [_keys_of(part, files.base(part.file), rules) for part in block.parts]
+        found = [part.checked(rules).keys(files.base(part.file), rules) for part in block.parts]
         records = sum(records for _, records in found)
         return block.after, block.input_bytes, [key for keys, _ in found for key in keys], records
 
@@ -144,10 +143,3 @@ def _parse(files: InputFiles, rules: TextRules, start: Position, workers: int) -
             if len(pending) > workers:
                 yield pending.popleft().result()
         yield from (result.result() for result in pending)
-
-
-def _keys_of(part: plan.Part, base: int, rules: TextRules) -> tuple[list[int], int]:
-    """Raises what cannot be skipped."""
-    if isinstance(part, TextPart):  # whether it is UTF-8 does not matter here
-        return text.keys_and_count(part, base, rules)
-    return part.checked(rules).keys(base, rules)

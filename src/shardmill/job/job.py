@@ -24,8 +24,7 @@ from shardmill.job import budget, first_pass, plan, split
 from shardmill.job.budget import Budget, Footprint
 from shardmill.job.split import Lowest, Splitter
 from shardmill.record import input_list
-from shardmill.record.manifest import when
-from shardmill.spec import Limits, Spec, Split
+from shardmill.spec import Limits, Spec, SplitMode
 from shardmill.system import machine
 from shardmill.system.names import is_url, show
 from shardmill.tokens.check import SHARE, Checker
@@ -55,7 +54,7 @@ class Job:
     engines: Engines
     rules: TextRules
     writes: Output
-    split: Split
+    split: SplitMode
     """hash, head or tail; if the first shard is val, hash with a fraction of 0."""
     val_fraction: float
     eot_id: int | None
@@ -88,20 +87,16 @@ def describe(spec: Spec, files: InputFiles, tokenizer: Tokenizer) -> dict[str, A
 def versions(job: Job) -> dict[str, Any]:
     """Everything that must not change while a job is unfinished, including the version of the reference and when inputs
     were modified."""
-    times = input_list.times(job.files)
-    return {
-        **job.describe(),
-        "reference": job.engines.reference.version,
-        "modified": [when(time) for time in times] if isinstance(times, list) else times,
-    }
+    reference, modified = job.engines.reference.version, input_list.times(job.files)
+    return {**job.describe(), "reference": reference, "modified": modified}
 
 
 def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenizer]:
     """The inputs and the tokenizer. Refuses choices that contradict each other."""
     registry.check(spec)
-    check_output_url(spec.output)
+    check_output_url(str(spec.output))
     limits = limits or Limits()
-    files = find_inputs(spec.inputs, network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
+    files = find_inputs(map(str, spec.inputs), network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
     mode, fraction = _val_choice(spec)
     if files.pipes and mode != "hash" and fraction:
         raise UsageError(
@@ -126,6 +121,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     eot_side = spec.eot
     if eot_side == "auto":  # like nanoGPT's own script, none after a single text, unless the trainer needs it
         eot_side = "none" if one_text and not writes.format.needs_eot else writes.format.eot_side
+    eot_id = None if eot_side == "none" else end_of_text(tokenizer, spec.eot_token)
     rules = TextRules(
         cuts=tokenizer.cuts,
         key=(lambda head, _: split.content_key(head, spec.seed)) if mode == "hash" else (lambda _, offset: offset),
@@ -143,7 +139,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         max_held=max(probe.held, columns.LEAST_HELD),
         spool=str(limits.work_folder(spec.output)),
     )
-    early = begins and mode == "hash" and fraction and not files.pipes and probe.window <= LEAST_WINDOW
+    early = begins and mode == "hash" and fraction and not files.special and probe.window <= LEAST_WINDOW
     with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
         loading = pool.submit(choose_engines, tokenizer, limits.engine, likely, limits.cache_folder())
         begun = first_pass.begin(files, rules, fraction, plain=probe.plain, until=loading.done) if early else None
@@ -160,7 +156,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         writes=writes,
         split=mode,
         val_fraction=fraction,
-        eot_id=None if eot_side == "none" else end_of_text(tokenizer, spec.eot_token),
+        eot_id=eot_id,
         eot_side=eot_side,
         budget=fitted,
         plain=probe.plain,
@@ -185,15 +181,13 @@ def choose_splitter(
     fraction = job.val_fraction
     if job.rules.border is not None:
         return Splitter(mode=job.split, limit=job.rules.border)
-    if not fraction:
-        return Splitter(mode="hash", limit=0)
-    if job.files.pipes:
+    if not fraction or job.files.pipes:
         return split.by_threshold(fraction)
     if left is not None and "limit" in left:
         return Splitter(mode="hash", limit=int(left["limit"]))
     found, saved = Lowest.from_json(left) if left is not None else job.begun, time.monotonic()
-    going_on = first_pass.run(job.files, job.rules, fraction, found, plain=job.plain, workers=job.budget.workers)
-    for found, size in going_on:
+    run = first_pass.run(job.files, job.rules, fraction, found, plain=job.plain, workers=job.budget.workers)
+    for found, size in run:
         report(size)
         if time.monotonic() - saved >= 1.0:
             save(dataclasses.asdict(found))
@@ -203,9 +197,9 @@ def choose_splitter(
     return splitter
 
 
-def _val_choice(spec: Spec) -> tuple[Split, float]:
+def _val_choice(spec: Spec) -> tuple[SplitMode, float]:
     """How text is split, and the fraction that is val: 0 if the first shard will be val."""
-    mode = registry.split_mode(spec)
+    mode = registry.split_mode(registry.get(spec.format), spec.split)
     return ("hash", 0.0) if mode == "first-shard" else (mode, spec.val_fraction)
 
 
@@ -219,10 +213,8 @@ def _fit_budget(
     first = Encoder(engines)
     # Many pieces make the fast engine import one more library.
     first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1), suspicious=False)
-    grows = (
-        engines.guard is not None and engines.native is None
-    )  # the native engine is loaded already, and does not grow
-    engine = max(0, machine.rss() - before) if grows else 0
+    # The native engine is loaded already, and does not grow.
+    engine = max(0, machine.rss() - before) if engines.guard is not None and engines.native is None else 0
     del first
     before -= files.nbytes
     buffers = max(map(reading.read_buffers, files.special), default=0)

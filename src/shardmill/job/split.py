@@ -8,7 +8,7 @@ from typing import Any
 import xxhash
 
 from shardmill.documents.pieces import BEGINNING, Position
-from shardmill.spec import Split
+from shardmill.spec import SplitMode
 
 # With fewer than this expected, chance would decide too much: 40 ± 6 is still close to what was asked for.
 FEW = 40
@@ -21,7 +21,7 @@ _SMALLEST_PASSAGE = 16 << 10  # more than a context of 1,024 tokens in every lan
 class Splitter:
     """Decides by a key: a hash of the content, or, for head and tail, the offset in the input."""
 
-    mode: Split
+    mode: SplitMode
     limit: int
 
     def is_val(self, key: int) -> bool:
@@ -41,7 +41,7 @@ def sampler(share: float | None, seed: int) -> Callable[[bytes], bool] | None:
     return lambda head: xxhash.xxh3_64_intdigest(head, seed=own) < limit
 
 
-def border(mode: Split, val_fraction: float, total_bytes: int) -> int | None:
+def border(mode: SplitMode, val_fraction: float, total_bytes: int) -> int | None:
     """The byte of the whole input where val ends (head) or starts (tail)."""
     match mode:
         case "head":

@@ -1,12 +1,13 @@
-"""Files that are as they will be → the store: put beside the work, noted in the journal, then removed here.
+"""Finished files → their final names in the folder, or the object store while the job runs.
 
-What waits in the folder stays within a limit: whoever writes waits for room. A kill at any moment costs at most
-the put that was under way, which is done again.
+An upload is recorded in the journal, then the file is removed here. Staged files stay within a limit: whoever writes
+waits for room. A kill costs at most the uploads in progress, which are repeated.
 """
 
+import queue
 import threading
-from collections import deque
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
 from shardmill.errors import OutputError
 from shardmill.formats.output_files import OutputFiles
@@ -15,114 +16,120 @@ from shardmill.io.object_store import ObjectStore
 from shardmill.io.retry import Stopped
 from shardmill.record.journal import Checkpoint, Journal
 
-# Each puts one file, in parts; one stream alone does not fill a fast line.
-PUTS_AT_ONCE = 2
-_POLL_SECONDS = 0.1
+# Each uploads one file, in parts; a single stream does not saturate a fast connection.
+_THREADS = 2
+_POLL_SECONDS = 0.02
+
+
+class Renaming:
+    """Files that grow where they will be: at the end they get their final names."""
+
+    staged = 0
+
+    def __init__(self, files: OutputFiles) -> None:
+        self._files = files
+
+    def durable(self, reached: Checkpoint) -> None:
+        """A checkpoint is on disk."""
+
+    def make_room(self, coming: int, commit: Callable[[], None], halt: threading.Event) -> None:
+        """Wait until so many more bytes may be written."""
+
+    def finish(self, _: Callable[[], None]) -> None:
+        """All files are sealed."""
+        self._files.publish()
+
+    def close(self) -> None:
+        """The job has failed."""
 
 
 class Upload:
-    """Owns the threads that put. What one of them met is raised by whoever comes next."""
+    """Files that go to an object store. Owns the threads that upload; the next call raises the error of a failed one."""
 
     def __init__(self, store: ObjectStore, files: OutputFiles, journal: Journal, limit: int) -> None:
         self._store, self._files, self._journal, self._limit = store, files, journal, limit
-        self._waiting: deque[str] = deque()
-        self._taken: set[str] = set()
-        self._under_way = 0
+        self._queue: queue.Queue[str | None] = queue.Queue()
+        self._queued: set[str] = set()
         self._error: BaseException | None = None
         self._stop = threading.Event()
-        self._news = threading.Condition()
-        self._noting = threading.Lock()
-        for number in range(PUTS_AT_ONCE):
-            threading.Thread(target=self._work, name=f"shardmill-put-{number}", daemon=True).start()
+        self._recording = threading.Lock()
+        for number in range(_THREADS):  # daemons: Ctrl-C does not wait for a server
+            threading.Thread(target=self._work, name=f"shardmill-upload-{number}", daemon=True).start()
 
     @property
     def staged(self) -> int:
         return self._files.staged
 
     def durable(self, reached: Checkpoint) -> None:
-        """A checkpoint is on disk: what it knows all of, and will not change, may go."""
-        with self._noting:  # none is removed meanwhile
-            settled = {name: self._files.size(name) for name in self._files.settled()}
-        self._offer(
-            [name for name, size in settled.items() if name in reached.files and reached.files[name].bytes == size]
-        )
+        """A checkpoint is on disk: final files that it covers in full may be uploaded."""
+        with self._recording:  # none is removed meanwhile
+            sizes = {name: self._files.size(name) for name in self._files.settled()}
+        self._offer(name for name, size in sizes.items() if name in reached.files and reached.files[name].bytes == size)
 
     def make_room(self, coming: int, commit: Callable[[], None], halt: threading.Event) -> None:
         """Wait until so many more bytes may be written."""
         if self.staged + coming <= self._limit:
             return
-        self._raise()
+        self._is_busy()
         commit()
-        with self._news:
-            while self.staged + coming > self._limit:
-                self._raise()
-                if halt.is_set():
-                    raise Stopped("stopped")
-                if not self._waiting and not self._under_way:
-                    raise OutputError(
-                        f"{self._store.shown}: what must wait on this disk until it is whole has reached the limit of {self._limit:,} bytes, at {self._files.folder}. "
-                        "Run the same command with a larger --max-staging to go on, or begin again with shorter files: a smaller --shard-tokens, or --format shards"
-                    )
-                self._news.wait(_POLL_SECONDS)
+        while True:
+            busy = self._is_busy()  # before staged: uploads that have ended have made their room
+            if self.staged + coming <= self._limit:
+                return
+            if halt.is_set():
+                raise Stopped("stopped")
+            if not busy:
+                raise OutputError(
+                    f"{self._store.shown}: incomplete files in the staging folder {self._files.folder} have reached the limit of {self._limit:,} bytes, and none can be uploaded yet. "
+                    "Run the same command with a larger --max-staging to resume, or start over with shorter files: a smaller --shard-tokens, or --format shards"
+                )
+            time.sleep(_POLL_SECONDS)
 
     def finish(self, idle: Callable[[], None]) -> None:
-        """All files are sealed: put what is left of them, and wait."""
+        """All files are sealed: upload the rest, and wait."""
         self._files.remove_dropped()
         self._offer(self._files.remaining())
-        with self._news:
-            while self._waiting or self._under_way:
-                self._raise()
-                self._news.wait(_POLL_SECONDS)
-                idle()
-            self._raise()
+        while self._is_busy():
+            time.sleep(_POLL_SECONDS)
+            idle()
         self.close()
 
     def close(self) -> None:
-        """Nothing more is noted or removed; a put that is under way ends as if the process had been killed."""
-        with self._noting:
+        """Nothing more is recorded or removed; an upload in progress ends as if the process had been killed."""
+        with self._recording:
             self._stop.set()
-        with self._news:
-            self._news.notify_all()
+        for _ in range(_THREADS):
+            self._queue.put(None)
 
-    def _offer(self, names: list[str]) -> None:
-        with self._news:
-            new = [name for name in names if name not in self._taken]
-            self._taken.update(new)
-            self._waiting.extend(new)
-            self._news.notify_all()
+    def _offer(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._queued:
+                self._queued.add(name)
+                self._queue.put(name)
+
+    def _is_busy(self) -> bool:
+        """Whether an upload is waiting or in progress. Raises the error of one that failed."""
+        busy = self._queue.unfinished_tasks > 0
+        if self._error is not None:
+            raise self._error
+        return busy
 
     def _work(self) -> None:
-        while (name := self._next()) is not None:
+        while (name := self._queue.get()) is not None and not self._stop.is_set():
             try:
-                self._put(name)
-            except BaseException as e:  # the thread's boundary: whoever writes hears of it
-                with self._news:
-                    self._error = self._error or e
+                self._upload(name)
+            except BaseException as e:  # the thread's boundary: raised by the next call
+                self._error = self._error or e
             finally:
-                with self._news:
-                    self._under_way -= 1
-                    self._news.notify_all()
+                self._queue.task_done()
 
-    def _next(self) -> str | None:
-        with self._news:
-            while not self._waiting and not self._stop.is_set():
-                self._news.wait()
-            if self._stop.is_set():
-                return None
-            self._under_way += 1
-            return self._waiting.popleft()
-
-    def _put(self, name: str) -> None:
+    def _upload(self, name: str) -> None:
         storage.reached("file-putting")
         self._store.put(name, self._files.path(name), self._stop)
         storage.reached("file-put")
-        with self._noting:  # or the journal might be closed meanwhile
+        with self._recording:  # or the journal might be closed meanwhile
             if self._stop.is_set():
                 return
-            self._journal.away(name)
+            self._journal.uploaded(name)
             self._files.release(name)
         storage.reached("staged-removed")
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error

@@ -1,26 +1,27 @@
-"""The inputs as a manifest has them: up to 4,096 in a list; of more, how many, and a file beside it with a line for each.
+"""The inputs as a manifest lists them: up to 4,096 in the manifest itself, more in a sidecar file with a line for each.
 
-A manifest is read whole, by people too. A million inputs in it would be 100 MB, so they stand in
-manifest.inputs.jsonl, and the manifest has its checksum. All of it is streamed.
+A manifest is read whole, by people too. A million inputs in it would be 100 MB, so they are in manifest.inputs.jsonl,
+and the manifest has a summary with its checksum. All of it is streamed.
 """
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
 import xxhash
 
 from shardmill.errors import OutputError, ShardmillError
+from shardmill.formats.output_files import OutputFiles
+from shardmill.formats.registry import INPUTS_NAME as NAME
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io import reading, storage
 from shardmill.io.fileset import FileSet
-from shardmill.record.manifest import INPUTS_NAME, RUN_NAME, check_input, differences, load, when
+from shardmill.record.manifest import RUN_NAME, check_input, differences, load, when
 from shardmill.system.names import show
 
-NAME = INPUTS_NAME
-# Also the most files that are looked into: more would take longer than a user waits for an answer.
+# Also the most files whose content is sampled: more would take longer than a user waits for an answer.
 MOST = 4096
 _LONGEST_LINE = 1 << 20
 _LARGEST_RUN = 1 << 30
@@ -33,22 +34,30 @@ Inputs = list[dict[str, Any]] | dict[str, Any]
 
 
 def describe(files: InputFiles) -> Inputs:
-    """As they are when this is first asked: what is put in their place later is not what was milled."""
+    """The inputs as they were when this was first called: a file that replaces one later is not what was read."""
     if "inputs" not in files.noted:
-        files.noted["inputs"] = (
-            [json.loads(line) for line in lines_of(files)]
-            if len(files) <= MOST
-            else summary(lines_of(files), len(files), files.total_bytes if files.known else None)
-        )
+        total = files.total_bytes if files.known else None
+        files.noted["inputs"] = in_manifest(lines_of(files), len(files), total)
     found: Inputs = files.noted["inputs"]
     return found
 
 
-def summary(lines: Iterable[bytes], count: int, total_bytes: int | None) -> dict[str, Any]:
+def in_manifest(lines: Iterator[bytes], count: int, total_bytes: int | None) -> Inputs:
+    """So many inputs, from a line for each; total_bytes is None if one is a pipe."""
+    if count <= MOST:
+        return [json.loads(line) for line in lines]
     digest = xxhash.xxh3_128()
     for line in lines:
         digest.update(line)
     return {"files": count, "bytes": total_bytes, "list": NAME, "xxh3_128": digest.hexdigest()}
+
+
+def write_list(files: OutputFiles, lines: Iterator[bytes], count: int) -> None:
+    """Write the sidecar file, if there are more inputs than the manifest lists."""
+    if count > MOST and NAME not in files.states():
+        while some := b"".join(itertools.islice(lines, _LINES_AT_ONCE)):
+            files.append(NAME, memoryview(some))
+        files.full(NAME)
 
 
 def count(inputs: Inputs) -> int:
@@ -56,7 +65,7 @@ def count(inputs: Inputs) -> int:
 
 
 def total_bytes(inputs: Inputs) -> int | None:
-    """Of all inputs together; None: one was a pipe."""
+    """The size of all inputs together; None: one was a pipe."""
     if isinstance(inputs, dict):
         return None if inputs["bytes"] is None else int(inputs["bytes"])
     sizes = [entry["bytes"] for entry in inputs]
@@ -64,7 +73,7 @@ def total_bytes(inputs: Inputs) -> int | None:
 
 
 def lines_of(files: InputFiles) -> Iterator[bytes]:
-    """A line of JSON for each input: its path and size, and what else tells a changed one from it."""
+    """A line of JSON for each input: its path and size, and a version or sample that reveals a change."""
     sampled = len(files) <= MOST
     special = bool(files.special)
     for number, (path, size) in enumerate(zip(files.paths, files.sizes.data, strict=True)):
@@ -80,7 +89,7 @@ def lines_of(files: InputFiles) -> Iterator[bytes]:
 
 
 def lines_in(there: FileSet, inputs: Inputs) -> Iterator[bytes]:
-    """The same of the inputs that the manifest or journal there tells of."""
+    """The same for the inputs in the manifest or journal there."""
     if isinstance(inputs, list):
         yield from (json.dumps(entry, sort_keys=True).encode() + b"\n" for entry in inputs)
         return
@@ -97,7 +106,7 @@ def lines_in(there: FileSet, inputs: Inputs) -> Iterator[bytes]:
 
 
 def _checked(line: bytes, path: str) -> bytes:
-    """A line of the list, which may be damaged or a stranger's."""
+    """A line of the list, which may be damaged or from a stranger."""
     try:
         check_input(json.loads(line))
     except (ValueError, KeyError, TypeError, RecursionError) as e:
@@ -106,35 +115,30 @@ def _checked(line: bytes, path: str) -> bytes:
 
 
 def _not_a_list(path: str) -> OutputError:
-    return OutputError(f"{show(path)}: is not a list of inputs that shardmill wrote; it was changed since")
+    return OutputError(f"{show(path)}: is not a list of inputs that shardmill wrote; it was edited or damaged")
 
 
-def in_pieces(lines: Iterator[bytes]) -> Iterator[memoryview]:
-    """Many lines at a time."""
-    while some := b"".join(itertools.islice(lines, _LINES_AT_ONCE)):
-        yield memoryview(some)
-
-
-def changes(there: FileSet, before: Inputs, files: InputFiles, *, paths: bool = True) -> list[str]:
-    """How the inputs that a manifest or journal tells of differ from these, the first of them; paths aside if not wanted."""
-    told: list[str] = []
-    if moved := count(before) != len(files):
-        told.append(f"inputs: were {count(before):,}, are now {len(files):,}")
+def changes(there: FileSet, before: Inputs, now: Inputs, files: InputFiles, *, paths: bool = True) -> list[str]:
+    """How the inputs in a manifest or journal differ from those now, up to a number; without paths, only in content."""
+    found: list[str] = []
+    if moved := count(before) != count(now):
+        found.append(f"inputs: were {count(before):,}, are now {count(now):,}")
     try:
-        pairs = itertools.zip_longest(lines_in(there, before), lines_of(files))
+        lines = lines_in(there, now) if isinstance(now, list) else lines_of(files)
+        pairs = itertools.zip_longest(lines_in(there, before), lines)
         for number, (one, other) in enumerate(pairs):
             if one == other:
                 continue
             old, new = (_entry(line, paths=paths) for line in (one, other))
-            if moved and (paths or old is None or new is None):  # from here on all are other ones
-                was, now = (show(repr(entry["path"])) if entry and paths else "none" for entry in (old, new))
-                return [*told, f"inputs[{number}]: was {was}, is now {now}"]
-            told += differences(old or {}, new or {}, f"inputs[{number}].")
-            if len(told) > _SHOWN:
+            if moved and (paths or old is None or new is None):  # all that follow are shifted
+                was, new_one = (show(repr(entry["path"])) if entry and paths else "none" for entry in (old, new))
+                return [*found, f"inputs[{number}]: was {was}, is now {new_one}"]
+            found += differences(old or {}, new or {}, f"inputs[{number}].")
+            if len(found) > _SHOWN:
                 break
     except (ShardmillError, FileNotFoundError, ValueError, TypeError, KeyError) as e:
-        told.append(f"inputs: are others, and {NAME}, which has them, cannot be read ({type(e).__name__})")
-    return told
+        found.append(f"inputs: differ, and the list of the old ones in {NAME} cannot be read ({type(e).__name__})")
+    return found
 
 
 def _entry(line: bytes | None, *, paths: bool) -> dict[str, Any] | None:
@@ -145,7 +149,7 @@ def _entry(line: bytes | None, *, paths: bool) -> dict[str, Any] | None:
 
 
 def times(files: InputFiles) -> list[int] | dict[str, Any]:
-    """When the inputs were modified, in nanoseconds: each, or the last of them and a checksum of all."""
+    """When the inputs were modified, in nanoseconds: each, or of many the latest time and a checksum of all."""
     if len(files) <= MOST:
         return [file.modified_ns for file in files]
     digest = xxhash.xxh3_128_hexdigest(files.modified.astype("<i8", copy=False).data)
@@ -153,7 +157,7 @@ def times(files: InputFiles) -> list[int] | dict[str, Any]:
 
 
 def modified_since(before: Any, files: InputFiles) -> list[str]:
-    """Inputs that were modified since times() gave this. Of many, those are named that are newer than all were."""
+    """Inputs that were modified since times() returned this. Of many, those newer than all were then are named."""
     now = times(files)
     if now == before:
         return []
@@ -165,17 +169,17 @@ def modified_since(before: Any, files: InputFiles) -> list[str]:
         ]
     last = int(before["last"])
     newer = (files.modified > last).nonzero()[0]
-    told = [
-        f"{show(files.path(number))}: was modified {when(int(files.modified[number]))}, and of all inputs the last {when(last)}"
+    found = [
+        f"{show(files.path(number))}: was modified {when(int(files.modified[number]))}; the newest input was from {when(last)}"
         for number in newer[:_SHOWN].tolist()
     ]
     if len(newer) > _SHOWN:
-        told.append(f"inputs: {len(newer):,} are newer in all")
-    return told or ["inputs: some have other times than before, none a later one: older files were put in their place"]
+        found.append(f"inputs: {len(newer):,} are newer in all")
+    return found or ["inputs: some modification times differ, none is newer: files were replaced by older ones"]
 
 
 def modified(there: FileSet, files: InputFiles) -> list[str]:
-    """Inputs of the complete job there that were modified since, as far as run.json knows."""
+    """Inputs of the complete job there that were modified since, as far as run.json can tell."""
     try:
         run = load(there.read_all(RUN_NAME, _LARGEST_RUN) or b"{}", there.path(RUN_NAME))
         return modified_since(run["inputs_modified_ns"], files)

@@ -1,8 +1,4 @@
-"""Outputs → their tokens as they will be written in another, for merge and convert.
-
-End-of-text tokens on one side of each document go to the other, or away; with the tokens comes where documents end
-among them, and where those came from.
-"""
+"""Outputs → their tokens as merge and convert write them: end-of-text tokens moved, document ends and provenance along."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,22 +7,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardmill.errors import InputError
-from shardmill.formats.registry import Output
-from shardmill.formats.shards import SPLITS, Provenance, SplitName, Tokens, TokenType
+from shardmill.formats.registry import FORMATS, Output, split_mode
+from shardmill.formats.shards import SPLITS, Positions, Provenance, SplitName, Tokens, TokenType
 from shardmill.io.fileset import StoredFile
 from shardmill.io.storage import Origin
 from shardmill.record import input_list
 from shardmill.results.corpus import Corpus, Split
-from shardmill.results.document_index import Positions, RowsFile, read_rows
+from shardmill.results.document_index import RowsFile, read_rows
 from shardmill.system.names import show
 
-# What is read at a time, while what was read before is written.
+# Tokens read at a time, while those before them are written.
 _CHUNK_TOKENS = 2 << 20
 _ROWS_AT_ONCE = 1 << 16
-# In the place of the number of a document's input where that is not known.
+# Instead of the number of a document's input, where that is unknown.
 _NO_INPUT = 1 << 62
 _NO_ENDS = np.empty(0, np.int64)
-_NO_PLACES = np.empty((0, 2), np.uint64)
+_NO_PROVENANCE = np.empty((0, 2), np.uint64)
+_ORDERS: dict[str, tuple[SplitName, SplitName]] = {
+    "first-shard": ("val", "train"),
+    "head": ("val", "train"),
+    "tail": ("train", "val"),
+}
+
+Documents = Iterator[tuple[Positions, Provenance]]
+"""Where documents end, in order, and where each came from; some at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,170 +40,149 @@ class Chunk:
     split: SplitName
     tokens: Tokens
     ends: Positions
-    places: Provenance
+    provenance: Provenance
     origin: Origin | None
-    """Where just these bytes stand already."""
+    """The file that already holds exactly these bytes."""
 
 
 def everything(corpora: list[Corpus], side: str, output: Output) -> Iterator[Chunk]:
-    """Everything as it will be written: train of all corpora in turn, then val."""
-    for split in SPLITS:
-        for corpus, first_input in zip(corpora, _first_inputs(corpora), strict=True):
-            yield from _stream(corpus, split, side, first_input, output)
+    """Train of all corpora in turn, then val."""
+    for name in SPLITS:
+        first_input = 0
+        for corpus in corpora:
+            if name in corpus:
+                yield from _stream(corpus, corpus[name], side, first_input, output)
+            first_input += input_list.count(corpus.inputs)
 
 
-def _stream(corpus: Corpus, name: SplitName, side: str, first_input: int, output: Output) -> Iterator[Chunk]:
-    if name not in corpus.splits:
-        return
-    split = corpus.splits[name]
+def _stream(corpus: Corpus, split: Split, side: str, first_input: int, output: Output) -> Iterator[Chunk]:
     moves = side != corpus.eot_side
     shift = shift_of(corpus, split, side) if moves else 0
-    wanted = (moves and not shift) or output.index or output.format.needs_ends
     move = Mover(corpus, split, side) if moves and not shift else None
-    rows = rows_files(corpus, name)
-    scans = wanted and move is None and split.ends is None and not rows  # the marks are seen in what is copied anyway
+    wanted = move is not None or output.index or output.format.needs_ends
+    rows = rows_files(corpus, split)
+    scans = wanted and move is None and split.ends is None and not rows  # finds the ends in what is copied anyway
     known = _from_rows(corpus, rows, first_input) if rows else _from_index(corpus, split, first_input)
     documents = Window(known if wanted and not scans else iter(()))
     number = 0
     for start in range(0, len(split), _CHUNK_TOKENS):
         stop = min(start + _CHUNK_TOKENS, len(split))
-        chunk = read_shifted(split, start, stop, shift)
-        _refuse_large_ids(corpus, split, chunk, start + shift, output.dtype)
+        tokens = read_shifted(split, start, stop, shift)
+        _refuse_large_ids(corpus, split, tokens, start + shift, output.dtype)
         origin = split.origin(start + shift, stop + shift) if move is None and output.dtype == split.dtype else None
         if scans:
-            ends = split.ends_among(chunk, side, start)
-            places, number = _no_places(number, len(ends)), number + len(ends)
+            ends = split.ends_among(tokens, side, start)
+            provenance, number = _numbered(number, len(ends)), number + len(ends)
         else:
-            ends, places = documents.until(stop)
+            ends, provenance = documents.until(stop)
             ends = ends - start
         if move is not None:
-            chunk, ends = move(chunk, ends, last=stop == len(split))
-        tokens = chunk.astype(output.dtype, copy=False)
-        yield Chunk(split=name, tokens=tokens, ends=ends, places=places, origin=origin)
+            tokens, ends = move(tokens, ends, last=stop == len(split))
+        tokens = tokens.astype(output.dtype, copy=False)
+        yield Chunk(split=split.name, tokens=tokens, ends=ends, provenance=provenance, origin=origin)
 
 
-def _refuse_large_ids(corpus: Corpus, split: Split, tokens: Tokens, at: int, dtype: TokenType) -> None:
-    """Ids that the new integers cannot hold; or that are none, since they are negative where they come from."""
-    if tokens.dtype == dtype and (dtype.itemsize == 2 or corpus.manifest is not None):
+def _refuse_large_ids(corpus: Corpus, split: Split, tokens: Tokens, start: int, dtype: TokenType) -> None:
+    """Ids that do not fit the new integers, and negative ones, which foreign files may hold."""
+    if tokens.dtype == dtype and (dtype.itemsize == 2 or not corpus.foreign):
         return
-    bits, most = 8 * tokens.dtype.itemsize, 1 << (16 if dtype.itemsize == 2 else 31)
-    if not len(tokens) or int(tokens.max()) < most:
+    bits, limit = 8 * tokens.dtype.itemsize, 1 << (16 if dtype.itemsize == 2 else 31)
+    if not len(tokens) or int(tokens.max()) < limit:
         return
-    place = int(np.argmax(tokens >= most))
-    found = int(tokens[place])
+    position = int(np.argmax(tokens >= limit))
+    found = int(tokens[position])
     signed = f" ({found - (1 << bits):,} as a signed integer)" if found >> (bits - 1) else ""
     raise InputError(
-        f"{show(corpus.folder)}: token {max(0, at) + place:,} of {split.name} is {found:,}{signed}, and {dtype.name} files hold ids up to {most - 1:,}; "
+        f"{show(corpus.folder)}: token {max(0, start) + position:,} of {split.name} is {found:,}{signed}, and {dtype.name} files hold ids up to {limit - 1:,}; "
         + ("pass --dtype uint32, or leave --dtype out" if dtype.itemsize == 2 else "no tokenizer has such an id")
     )
 
 
-def places_file(corpus: Corpus, split: SplitName) -> StoredFile | None:
-    sides = corpus.manifest.sides if corpus.manifest else ()
-    name = next((side.name for side in sides if side.split == split and side.kind == "places"), None)
-    fileset = corpus.splits[split].files[0].file.fileset
-    return None if name is None else StoredFile(fileset=fileset, name=name)
-
-
-def _no_places(first: int, count: int) -> Provenance:
-    """All that is known is which document it is."""
+def _numbered(first: int, count: int) -> Provenance:
+    """Only the number of each document is known, not its input."""
     numbers = np.arange(first, first + count, dtype=np.uint64)
     return np.column_stack([np.full(count, _NO_INPUT, np.uint64), numbers])
 
 
-def _from_index(corpus: Corpus, split: Split, first_input: int) -> Iterator[tuple[Positions, Provenance]]:
-    """Where documents end, and where they came from if that is known too."""
-    path, number = places_file(corpus, split.name), 0
+def _from_index(corpus: Corpus, split: Split, first_input: int) -> Documents:
+    file, number = corpus.sidecar("places", split.name), 0
     for ends in split.document_ends():
-        places = _no_places(number, len(ends))
-        if path is not None:
-            places = np.frombuffer(path.read(16 * number, 16 * len(ends)), "<u8").reshape(-1, 2).copy()
-            places[:, 0] += np.uint64(first_input)
-        yield ends, places
+        provenance = _numbered(number, len(ends))
+        if file is not None:
+            provenance = np.frombuffer(file.read(16 * number, 16 * len(ends)), "<u8").reshape(-1, 2).copy()
+            provenance[:, 0] += np.uint64(first_input)
+        yield ends, provenance
         number += len(ends)
 
 
-def rows_files(corpus: Corpus, name: SplitName) -> tuple[RowsFile, ...]:
-    """OLMo's rows tell where documents end and came from, unless an index of ours tells both."""
-    sides = {side.name: side for side in corpus.manifest.sides} if corpus.manifest else {}
-    split, base, found = corpus.splits[name], 0, []
-    for file in split.files if places_file(corpus, name) is None else ():
-        rows = file.file.name.removesuffix(".npy") + ".csv.gz"
-        if rows in sides:
-            found.append(
-                RowsFile(file=StoredFile(fileset=file.file.fileset, name=rows), base=base, tokens=file.tokens),
-            )
-        base += file.tokens
+def rows_files(corpus: Corpus, split: Split) -> tuple[RowsFile, ...]:
+    """OLMo's rows say where documents end and came from; not needed if shardmill's own index says both."""
+    listed = {side.name for side in corpus.manifest.sidecars}
+    base, found = 0, []
+    for shard in split.files if corpus.sidecar("places", split.name) is None else ():
+        name = shard.file.name.removesuffix(".npy") + ".csv.gz"
+        if name in listed:
+            file = StoredFile(fileset=shard.file.fileset, name=name)
+            found.append(RowsFile(file=file, base=base, tokens=shard.tokens))
+        base += shard.tokens
     return tuple(found)
 
 
-def _from_rows(corpus: Corpus, files: tuple[RowsFile, ...], first_input: int) -> Iterator[tuple[Positions, Provenance]]:
-    """The inputs are named there by their paths; documents are in the order of the inputs."""
+def _from_rows(corpus: Corpus, files: tuple[RowsFile, ...], first_input: int) -> Documents:
+    """Rows name the inputs by their paths; documents are in the order of the inputs."""
     sources, number = corpus.sources, 0
     rows = read_rows(files)
     while some := list(itertools.islice(rows, _ROWS_AT_ONCE)):
-        places = []
-        for _, path, place in some:
+        provenance = []
+        for _, path, position in some:
             while path and number < len(sources) and sources[number] != path:
                 number += 1
-            places.append((first_input + number if path and number < len(sources) else _NO_INPUT, place))
-        yield np.array([end for end, _, _ in some], np.int64), np.array(places, np.uint64)
-
-
-def _first_inputs(corpora: list[Corpus]) -> list[int]:
-    """The number that the first input of each has among all of them."""
-    firsts, total = [], 0
-    for corpus in corpora:
-        firsts.append(total)
-        total += input_list.count(corpus.manifest.job.get("inputs", []) if corpus.manifest else [])
-    return firsts
+            known = path and number < len(sources)
+            provenance.append((first_input + number if known else _NO_INPUT, position))
+        yield np.array([end for end, _, _ in some], np.int64), np.array(provenance, np.uint64)
 
 
 def shift_of(corpus: Corpus, split: Split, side: str) -> int:
-    """Where every document has its mark, moving all marks to the other side moves all tokens by one; 0: not so."""
+    """Where every document has its end-of-text token, moving these shifts all tokens by one. 0: that does not hold."""
     if "none" in (side, corpus.eot_side) or not len(split) or cuts_of(corpus, split.name):
         return 0
-    if corpus.manifest is None and split.ends is not None:
+    if corpus.foreign and split.ends is not None:
         return 0
-    marked = split[-1 if corpus.eot_side == "after" else 0] == corpus.eot_id
-    return (-1 if side == "before" else 1) if marked else 0
+    complete = split[-1 if corpus.eot_side == "after" else 0] == corpus.eot_id
+    return (-1 if side == "before" else 1) if complete else 0
 
 
 def read_shifted(split: Split, start: int, stop: int, shift: int) -> Tokens:
-    """The tokens [start, stop) when all are moved by one; at the end that is left free stands the mark."""
-    if not shift:
-        return split.read(start, stop)
+    """The tokens [start, stop) once all are shifted; the end that becomes free holds an end-of-text token."""
     inside = split.read(max(0, start + shift), min(stop + shift, len(split)))
     if len(inside) == stop - start:
         return inside
-    mark = np.array([split.eot_id], split.dtype)
-    return np.concatenate([mark, inside] if shift < 0 else [inside, mark])
+    eot = np.array([split.eot_id], split.dtype)
+    return np.concatenate([eot, inside] if shift < 0 else [inside, eot])
 
 
 class Window:
-    """Ends in order and where those documents came from, taken as far as some place."""
+    """Documents in order, taken up to some position."""
 
-    def __init__(self, source: Iterator[tuple[Positions, Provenance]]) -> None:
-        self._source, self._rest = source, (_NO_ENDS, _NO_PLACES)
+    def __init__(self, source: Documents) -> None:
+        self._source, self._ends, self._provenance = source, _NO_ENDS, _NO_PROVENANCE
 
-    def until(self, place: int) -> tuple[Positions, Provenance]:
-        taken = []
-        while True:
-            ends, places = self._rest
-            count = int(np.searchsorted(ends, place, side="right"))
-            taken.append((ends[:count], places[:count]))
-            self._rest = ends[count:], places[count:]
-            following = next(self._source, None) if count == len(ends) else None
-            if following is None:
+    def until(self, position: int) -> tuple[Positions, Provenance]:
+        while not len(self._ends) or self._ends[-1] <= position:
+            if (following := next(self._source, None)) is None:
                 break
-            self._rest = following
-        return np.concatenate([ends for ends, _ in taken]), np.concatenate([places for _, places in taken])
+            self._ends = np.concatenate([self._ends, following[0]])
+            self._provenance = np.concatenate([self._provenance, following[1]])
+        count = int(np.searchsorted(self._ends, position, side="right"))
+        taken = self._ends[:count], self._provenance[:count]
+        self._ends, self._provenance = self._ends[count:], self._provenance[count:]
+        return taken
 
 
 class Mover:
-    """Takes end-of-text tokens from one side of each document and puts them at the other, or at none.
+    """Takes the end-of-text tokens from one side of each document and puts them on the other, or on neither.
 
-    Where a stream was cut into val and train, one ends and the other begins inside a document: there is none to put.
+    Where one text was cut into val and train, val ends and train begins inside a document, without an end-of-text token.
     """
 
     def __init__(self, corpus: Corpus, split: Split, side: str) -> None:
@@ -219,38 +202,26 @@ class Mover:
         if last and self._stays_open:
             stops = stops[stops < len(tokens)]
         new = {"after": stops, "before": starts, "none": _NO_ENDS}[self._to]
-        keep = np.ones(len(tokens), np.bool_)
-        keep[old] = False
-        kept_before = np.concatenate([[0], np.cumsum(keep)])
-        out = np.insert(tokens[keep], kept_before[new], self._eot)
+        # Positions once the old end-of-text tokens are gone.
+        new_at, ends_at = (positions - np.searchsorted(old, positions) for positions in (new, ends))
+        moved = np.insert(np.delete(tokens, old), new_at, self._eot)
         # An end-of-text token after a document belongs to it, one before the next does not.
-        put_before = np.searchsorted(new, ends, side="right" if self._to == "after" else "left")
-        return out, kept_before[ends] + put_before
+        return moved, ends_at + np.searchsorted(new, ends, side="right" if self._to == "after" else "left")
 
 
 def cuts_of(corpus: Corpus, name: SplitName) -> tuple[int, ...]:
-    """Where a split begins or ends inside a document, or a source of it did that was merged into it."""
+    """Where a split, or a source that was merged into it, begins or ends inside a document."""
     order = stream_order(corpus)
-    if order is None or order[0] not in corpus.splits or order[1] not in corpus.splits:
-        return corpus.splits[name].cuts if name in corpus.splits else ()
-    first, then = (corpus.splits[each] for each in order)
+    if order is None or len(corpus) < 2:
+        return corpus[name].cuts if name in corpus else ()
+    first, then = (corpus[each] for each in order)
     whole = then[0] == corpus.eot_id if corpus.eot_side == "before" else first[-1] == corpus.eot_id
     return () if whole else (0,) if name == then.name else (len(first),)
 
 
 def stream_order(corpus: Corpus) -> tuple[SplitName, SplitName] | None:
-    """The splits in the order of the text, if one goes on where the other ends. convert keeps that, merge does not."""
-    val_first: tuple[SplitName, SplitName] = ("val", "train")
-    if corpus.manifest is None:
-        return val_first if corpus.format.first_shard_is_val else None
-    job = corpus.manifest.job
-    match job.get("choices", {}).get("split"), job.get("made_by"):
-        case _, "merge":
-            return None
-        case (("first-shard" | "head"), _):
-            return val_first
-        case "tail", _:
-            return ("train", "val")
-        case "auto", None:
-            return val_first if corpus.format.first_shard_is_val else None
-    return None
+    """The splits in the order of the text, if one continues the other. convert keeps that, merge does not."""
+    mode, made_by = corpus.manifest.job["choices"].get("split", "auto"), corpus.manifest.job.get("made_by")
+    if made_by is None:
+        mode = split_mode(FORMATS[corpus.format], mode)
+    return _ORDERS.get(mode) if made_by != "merge" else None

@@ -1,5 +1,6 @@
-"""Token files that another program made → a Corpus, checked as far as the files can tell."""
+"""Token files of other programs → a Corpus, checked as far as the files themselves allow."""
 
+import dataclasses
 import io
 import json
 import re
@@ -10,23 +11,21 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import InputError, UsageError
-from shardmill.formats import mds_litdata
-from shardmill.formats.mds_litdata import SampleFile, open_samples
+from shardmill.formats.mds_litdata import INDEX, SampleFile, open_samples
 from shardmill.formats.registry import FORMATS, LLMC_BYTES, LLMC_MAGIC, Format, get
 from shardmill.formats.shards import SPLITS, SplitName, TokenType
 from shardmill.io.fileset import LocalFiles, StoredFile
-from shardmill.io.reading import InputReader
+from shardmill.record.manifest import Counts, Manifest
 from shardmill.results import document_index
 from shardmill.results.corpus import Corpus, Split, TokenFile
-from shardmill.results.document_index import Ends, EndsFile, MegatronEnds
+from shardmill.results.document_index import EndsPart
 from shardmill.spec import Dtype
 from shardmill.system.names import show
 
-_SUFFIX = {"build-nanogpt": ".npy", "olmo": ".npy", "datatrove": ".ds"}
 _EVAL_MAGIC = 20240522
 _LARGEST_INDEX = 1 << 28
-# What MDS and litdata call the integers that tokens are here. Ids are below 2^31, so signed ones are read as unsigned;
-# whoever copies them sees that none is negative.
+# Names of integer types in MDS and litdata. Ids are below 2^31, so signed integers are read as unsigned; whoever
+# copies the tokens checks that none is negative.
 _MDS_TYPES = {"uint16": "<u2", "uint32": "<u4", "int32": "<u4", "uint64": "<u8", "int64": "<u8"}
 _LITDATA_TYPES = {
     "no_header_tensor:20": "<u2",
@@ -40,70 +39,57 @@ _LITDATA_TYPES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claims:
-    """What the user says of files that cannot tell it themselves."""
+    """What the user says about files that do not say it themselves."""
 
     format: str | None = None
     dtype: Dtype = "auto"
     eot_id: int | None = None
-    """The end-of-text token; saying so also says that no text holds it."""
+    """The end-of-text token, which must not occur inside documents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
+class _Shard:
     path: Path
-    offset: int
-    tokens: int
+    file: TokenFile | SampleFile
     dtype: TokenType
-    index: Path | None = None
-    samples: int | None = None
-    """How many the shard has, where each says its own length."""
+    ends: EndsPart | None = None
 
 
 def open_foreign(folder: Path, claims: Claims) -> Corpus:
-    """Files of one format in a folder; those with val in their names are the validation set."""
-    found_format = get(claims.format or detect(folder))
-    if found_format.name in ("mds", "litdata"):
-        found = [file for index in _indexes(folder) for file in _listed(index, found_format.name)]
+    """The files of one format in a folder; those with val in their names are the validation set."""
+    found = get(claims.format or detect(folder))
+    if found.name in ("mds", "litdata"):
+        shards = [shard for index in _indexes(folder) for shard in _listed(index, found.name)]
     else:
-        paths = _paths(folder, found_format)
+        paths = _paths(folder, found)
         _refuse_gaps(paths)
-        found = [_look(path, found_format, claims) for path in paths]
-    if not found:
-        raise InputError(
-            f"{show(folder)}: holds no shards that an {mds_litdata.INDEX} lists, in it or in train and val"
-        )
-    for file in found:
-        if file.dtype != found[0].dtype:
+        shards = [_read_shard(path, found, claims) for path in paths]
+    if not shards:
+        raise InputError(f"{show(folder)}: no {INDEX} in it, or in its train and val folders, lists any shard")
+    dtype = shards[0].dtype
+    for shard in shards:
+        if shard.dtype != dtype:
             raise InputError(
-                f"{show(file.path)}: holds {file.dtype.name}, and {show(found[0].path)} holds {found[0].dtype.name}; files of one folder must agree. Convert them apart"
+                f"{show(shard.path)}: holds {shard.dtype.name}, and {show(shards[0].path)} holds {dtype.name}; the files of one folder must have one type. Convert them separately"
             )
-    check_claims(folder, found[0].dtype, claims)
-    side = found_format.eot_side if claims.eot_id is not None else "none"
-    splits = {
-        name: _split(
-            name,
-            [file for file in found if _split_name(file.path, folder) == name],
-            found[0].dtype,
-            claims.eot_id,
-            side,
-        )
+    check_claims(folder, dtype, claims)
+    side = found.eot_side if claims.eot_id is not None else "none"
+    splits: dict[str, Split] = {
+        name: _split(name, some, claims.eot_id, side)
         for name in SPLITS
+        if (some := [shard for shard in shards if _split_name(shard.path, folder) == name])
     }
-    return Corpus(
-        folder=folder,
-        format=found_format,
-        dtype=found[0].dtype,
-        splits={name: split for name, split in splits.items() if split.files},
-        eot_id=claims.eot_id,
-        eot_side=side,
-    )
+    choices = {"format": found.name}
+    job: dict[str, Any] = {"choices": choices, "inputs": [], "tokenizer_sha256": None, "vocabulary_size": None}
+    made = Manifest(job=job, dtype=dtype.name, eot_id=claims.eot_id, eot_side=side, counts=Counts(), files=())
+    return Corpus(fileset=LocalFiles(folder), manifest=made, splits=splits, eot_id=claims.eot_id, foreign=True)
 
 
 def check_claims(folder: Path | str, dtype: TokenType, claims: Claims) -> None:
-    """What the user says must not contradict what the files say."""
+    """The user must not contradict the files."""
     if claims.dtype not in ("auto", dtype.name):
         raise UsageError(
-            f"--from-dtype {claims.dtype}: the files in {show(folder)} say that they hold {dtype.name}; leave it out. What is written is chosen with --dtype"
+            f"--from-dtype {claims.dtype}: the files in {show(folder)} hold {dtype.name}; leave it out. --dtype chooses what is written"
         )
     if claims.eot_id is not None and claims.eot_id >> 8 * dtype.itemsize:
         raise UsageError(
@@ -112,43 +98,40 @@ def check_claims(folder: Path | str, dtype: TokenType, claims: Claims) -> None:
 
 
 def detect(folder: Path) -> str:
-    """The format, told by names and first bytes; raw integers cannot be told."""
-    paths = [path for path in sorted(folder.iterdir()) if path.is_file()] if folder.is_dir() else []
+    """The format, by names and first bytes; raw integers are not recognizable."""
     for index in _indexes(folder):
         content = _read_index(index)
         if "shards" in content or "chunks" in content:
             return "mds" if "shards" in content else "litdata"
+    paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     for path in paths:
         if path.suffix == ".ds":
             return "datatrove"
         if path.suffix == ".bin" and path.with_suffix(".idx").exists():
             return "megatron"
         if path.suffix == ".npy":
-            return "build-nanogpt" if _head(path, 6) == b"\x93NUMPY" else "olmo"
+            return "build-nanogpt" if _stored(path).read(0, 6) == b"\x93NUMPY" else "olmo"
         if path.suffix == ".bin":
-            magic = int.from_bytes(_head(path, 4), "little")
+            magic = int.from_bytes(_stored(path).read(0, 4), "little")
             if magic in (known for known, _ in LLMC_MAGIC.values()):
                 return "llmc"
-    what = (
-        "it holds no token files that are known"
-        if not any(path.suffix == ".bin" for path in paths)
-        else "its .bin files have no header"
-    )
+    raw = any(path.suffix == ".bin" for path in paths)
+    why = "its .bin files have no header" if raw else "it holds no known token files"
     raise UsageError(
-        f"{show(folder)}: has no manifest.json, and the format cannot be told: {what}. Say it with --from ({', '.join(FORMATS)}), and for raw integers --from-dtype"
+        f"{show(folder)}: has no manifest.json, and the format cannot be detected: {why}. Pass --from-format ({', '.join(FORMATS)}), and for raw integers --from-dtype"
     )
 
 
 def _paths(folder: Path, found: Format) -> list[Path]:
-    suffix = _SUFFIX.get(found.name, ".bin")
+    suffix = Path(found.file).suffix
     paths = sorted(path for path in folder.iterdir() if path.suffix == suffix) if folder.is_dir() else []
     if not paths:
-        raise InputError(f"{show(folder)}: holds no {suffix} file, and files of {found.trainer} end with it")
+        raise InputError(f"{show(folder)}: holds no {suffix} file, the suffix of {found.trainer}'s token files")
     return paths
 
 
 def _refuse_gaps(paths: list[Path]) -> None:
-    """Numbers in names count up; one that is missing is a shard that was lost. Shards of two splits may share a count."""
+    """Numbers in names count up; a missing one is a lost shard. Shards of two splits may share one count."""
     numbered: dict[str, list[int]] = {}
     for path in paths:
         if match := re.fullmatch(r"(.*?)(\d+)(\D*)", path.name):
@@ -157,115 +140,116 @@ def _refuse_gaps(paths: list[Path]) -> None:
         missing = sorted(set(range(min(numbers), max(numbers) + 1)) - set(numbers))
         if missing:
             raise InputError(
-                f"{show(paths[0].parent)}: shards {show(name)}{min(numbers)} to {max(numbers)} are there, but number {missing[0]} is missing"
-                + (f" ({len(missing):,} are)" if len(missing) > 1 else "")
+                f"{show(paths[0].parent)}: of the shards {show(name)}{min(numbers)} to {max(numbers)}, number {missing[0]} is missing"
+                + (f" ({len(missing):,} in all)" if len(missing) > 1 else "")
                 + "; fetch it, or move the others away"
             )
 
 
-def _look(path: Path, found: Format, claims: Claims) -> _Found:
-    with InputReader(str(path)) as reader:
-        size, head = reader.size, reader.read(0, 4096)
+def _read_shard(path: Path, found: Format, claims: Claims) -> _Shard:
     match found.name:
         case "build-nanogpt":
-            return _look_npy(path, size, head)
+            return _read_npy(path)
         case "llmc" | "modded-nanogpt":
-            return _look_llmc(path, size, head)
+            return _read_llmc(path)
         case "megatron":
             index = path.with_suffix(".idx")
             if not index.exists():
-                raise InputError(
-                    f"{show(path)}: there is no {show(index.name)} beside it, and Megatron's files come in pairs"
-                )
-            dtype: TokenType = document_index.open_megatron(_file(index), 0, size)[1]
-            return _counted(path, size, 0, dtype, index)
+                raise InputError(f"{show(path)}: there is no {show(index.name)} next to it; Megatron needs both files")
+            ends = document_index.open_megatron(_stored(index), _stored(path).size)
+            return _checked(path, 0, np.dtype(f"<u{ends.itemsize}"), ends=ends)
         case "datatrove":
-            index = path.with_name(path.name + ".index")
-            return _counted(path, size, 0, _datatrove_dtype(path, claims), index if index.exists() else None)
+            shard, index = _checked(path, 0, _datatrove_dtype(path, claims)), path.with_name(path.name + ".index")
+            ends_file = document_index.open_ends(_stored(index), shard.file.tokens) if index.exists() else None
+            return dataclasses.replace(shard, ends=ends_file)
         case _:
-            return _counted(path, size, 0, _claimed(path, claims), None)
+            return _checked(path, 0, _claimed_dtype(path, claims))
 
 
-def _look_npy(path: Path, size: int, head: bytes) -> _Found:
+def _read_npy(path: Path) -> _Shard:
+    stream = io.BytesIO(_stored(path).read(0, 4096))
     try:
-        stream = io.BytesIO(head)
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(stream)
     except ValueError as e:
-        raise InputError(f"{show(path)}: is not a .npy file ({show(str(e))}); name the right format with --from") from e
+        raise InputError(
+            f"{show(path)}: is not a .npy file ({show(str(e))}); name the right format with --from-format"
+        ) from e
     if dtype.str not in ("<u2", "<u4") or len(shape) != 1:
         raise InputError(
-            f"{show(path)}: holds {show(str(dtype))} of shape {shape}; tokens are one row of uint16 or uint32"
+            f"{show(path)}: holds {show(str(dtype))} of shape {shape}; tokens must be a one-dimensional array of uint16 or uint32"
         )
-    return _counted(path, size, stream.tell(), np.dtype(dtype.str), None, said=shape[0])
+    return _checked(path, stream.tell(), np.dtype(dtype.str), announced=shape[0])
 
 
-def _look_llmc(path: Path, size: int, head: bytes) -> _Found:
-    numbers = np.frombuffer(head[:12].ljust(12, b"\0"), "<i4").tolist()
+def _read_llmc(path: Path) -> _Shard:
+    file = _stored(path)
+    numbers = np.frombuffer(file.read(0, 12).ljust(12, b"\0"), "<i4").tolist()
     for itemsize, (magic, version) in LLMC_MAGIC.items():
-        if numbers[:2] == [magic, version] and size >= LLMC_BYTES:
-            return _counted(path, size, LLMC_BYTES, np.dtype(f"<u{itemsize}"), None, said=numbers[2])
+        if numbers[:2] == [magic, version] and file.size >= LLMC_BYTES:
+            return _checked(path, LLMC_BYTES, np.dtype(f"<u{itemsize}"), announced=numbers[2])
     if numbers[0] == _EVAL_MAGIC:
-        raise InputError(f"{show(path)}: is a file of questions for evaluation (magic {_EVAL_MAGIC}), not of text")
+        raise InputError(f"{show(path)}: holds evaluation questions (magic {_EVAL_MAGIC}), not text")
     known = " or ".join(f"{magic}, version {version}" for magic, version in LLMC_MAGIC.values())
     raise InputError(
-        f"{show(path)}: begins with magic {numbers[0]}, version {numbers[1]}; files of llm.c begin with {known}. Name the right format with --from"
+        f"{show(path)}: begins with magic {numbers[0]}, version {numbers[1]}; files of llm.c begin with {known}. Name the right format with --from-format"
     )
 
 
-def _counted(
-    path: Path, size: int, offset: int, dtype: TokenType, index: Path | None, said: int | None = None
-) -> _Found:
-    tokens, rest = divmod(size - offset, dtype.itemsize)
-    if said is not None and said != tokens:
+def _checked(
+    path: Path, offset: int, dtype: TokenType, *, announced: int | None = None, ends: EndsPart | None = None
+) -> _Shard:
+    """A shard of raw integers after a header, which may announce their number."""
+    file = _stored(path)
+    tokens, rest = divmod(file.size - offset, dtype.itemsize)
+    if announced is not None and announced != tokens:
         raise InputError(
-            f"{show(path)}: its header says {said:,} tokens, and there is room for {tokens:,} in its {size:,} bytes; it was cut short, or the header lies"
+            f"{show(path)}: its header announces {announced:,} tokens, and its {file.size:,} bytes hold {tokens:,}; it was truncated, or the header is wrong"
         )
     if rest:
         raise InputError(
-            f"{show(path)}: has {size:,} bytes, which is no whole number of {dtype.name}; it was cut short, or the integers are others (--from-dtype)"
+            f"{show(path)}: has {file.size:,} bytes, not a multiple of {dtype.itemsize} ({dtype.name}); it was truncated, or the integers are of another width (--from-dtype)"
         )
-    return _Found(path=path, offset=offset, tokens=tokens, dtype=dtype, index=index)
+    return _Shard(path=path, file=TokenFile(file=file, offset=offset, tokens=tokens), dtype=dtype, ends=ends)
 
 
 def _datatrove_dtype(path: Path, claims: Claims) -> TokenType:
     """The first line of the metadata ends with the size of a token."""
-    notes = path.with_name(path.name + ".metadata")
-    if notes.exists():
-        said = _head(notes, 4096).split(b"\n")[0].rpartition(b"|")[2]
-        if said in (b"2", b"4"):
-            return np.dtype("<u2" if said == b"2" else "<u4")
-    return _claimed(path, claims)
+    metadata = path.with_name(path.name + ".metadata")
+    if metadata.exists():
+        itemsize = _stored(metadata).read(0, 4096).split(b"\n")[0].rpartition(b"|")[2]
+        if itemsize in (b"2", b"4"):
+            return np.dtype(f"<u{int(itemsize)}")
+    return _claimed_dtype(path, claims)
 
 
-def _claimed(path: Path, claims: Claims) -> TokenType:
+def _claimed_dtype(path: Path, claims: Claims) -> TokenType:
     if claims.dtype == "auto":
         raise UsageError(
-            f"{show(path)}: the file does not say how wide its integers are; say it with --from-dtype uint16 or --from-dtype uint32"
+            f"{show(path)}: the file does not say how wide its integers are; pass --from-dtype uint16 or --from-dtype uint32"
         )
     return np.dtype("<u2" if claims.dtype == "uint16" else "<u4")
 
 
-def _split(name: SplitName, found: list[_Found], dtype: TokenType, eot_id: int | None, side: str) -> Split:
-    files: list[TokenFile | SampleFile] = []
-    parts: list[EndsFile | MegatronEnds] = []
-    base = 0
-    for file in found:
-        if file.samples is None:
-            files.append(TokenFile(file=_file(file.path), offset=file.offset, tokens=file.tokens))
-        else:
-            files.append(SampleFile(file=_file(file.path), samples=file.samples, tokens=file.tokens))
-        if file.index is not None and file.index.suffix == ".idx":
-            parts.append(document_index.open_megatron(_file(file.index), base, file.tokens * file.dtype.itemsize)[0])
-        elif file.index is not None:
-            parts.append(document_index.open_ends(_file(file.index), base, file.tokens))
-        base += file.tokens
-    known: Ends | None = tuple(parts) if parts and len(parts) == len(files) else None
-    return Split(name=name, files=tuple(files), dtype=dtype, ends=known, eot_id=eot_id, eot_side=side)
+def _split(name: SplitName, shards: list[_Shard], eot_id: int | None, side: str) -> Split:
+    """The files in order; the document ends count only if every file has them."""
+    ends, base = [], 0
+    for shard in shards:
+        if shard.ends is not None:
+            ends.append(dataclasses.replace(shard.ends, base=base))
+        base += shard.file.tokens
+    return Split(
+        name=name,
+        files=tuple(shard.file for shard in shards),
+        dtype=shards[0].dtype,
+        ends=tuple(ends) if len(ends) == len(shards) else None,
+        eot_id=eot_id,
+        eot_side=side,
+    )
 
 
-def _file(path: Path) -> StoredFile:
+def _stored(path: Path) -> StoredFile:
     return StoredFile(fileset=LocalFiles(path.parent), name=path.name)
 
 
@@ -274,74 +258,63 @@ def _split_name(path: Path, folder: Path) -> SplitName:
 
 
 def _indexes(folder: Path) -> list[Path]:
-    """index.json of a split each, or one for all that is there."""
-    places = [folder / mds_litdata.INDEX, *(folder / split / mds_litdata.INDEX for split in SPLITS)]
-    return [path for path in places if path.is_file()]
+    """The index.json of each split, or one for the whole folder."""
+    candidates = [folder / INDEX, *(folder / split / INDEX for split in SPLITS)]
+    return [path for path in candidates if path.is_file()]
 
 
 def _read_index(path: Path) -> dict[str, Any]:
-    with InputReader(str(path)) as reader:
-        data = reader.read(0, _LARGEST_INDEX)
     try:
-        content = json.loads(data)
+        content = json.loads(_stored(path).read(0, _LARGEST_INDEX))
     except (ValueError, RecursionError) as e:
-        raise InputError(f"{show(path)}: cannot be read as JSON ({show(str(e))})") from e
+        raise InputError(f"{show(path)}: is not valid JSON ({show(str(e))})") from e
     return content if isinstance(content, dict) else {}
 
 
-def _listed(index: Path, name: str) -> list[_Found]:
-    """The shards that an index.json speaks of, in its order."""
+def _listed(index: Path, name: str) -> list[_Shard]:
+    """The shards that an index.json lists, in its order."""
     content = _read_index(index)
     try:
         if name == "mds":
-            return [_look_mds(index, shard) for shard in content["shards"]]
-        return [_look_chunk(index, content["config"], chunk) for chunk in content["chunks"]]
+            return [_read_mds(index, shard) for shard in content["shards"]]
+        return [_read_chunk(index, content["config"], chunk) for chunk in content["chunks"]]
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as e:
         raise InputError(
-            f"{show(index)}: is not an index of {name} ({type(e).__name__}: {show(str(e))}); name the right format with --from"
+            f"{show(index)}: is not an index of {name} ({type(e).__name__}: {show(str(e))}); name the right format with --from-format"
         ) from e
 
 
-def _look_mds(index: Path, shard: dict[str, Any]) -> _Found:
-    encodings, names = shard["column_encodings"], shard["column_names"]
+def _read_mds(index: Path, listed: dict[str, Any]) -> _Shard:
+    encodings, names = listed["column_encodings"], listed["column_names"]
     kind, *rest = encodings[0].split(":")
-    if names != ["tokens"] or shard["compression"] or kind != "ndarray" or not rest or rest[0] not in _MDS_TYPES:
+    if names != ["tokens"] or listed["compression"] or kind != "ndarray" or not rest or rest[0] not in _MDS_TYPES:
         raise InputError(
-            f"{show(index)}: a shard with {show(str(names))} of {show(str(encodings))}, compression {show(str(shard['compression']))}; what can be read has only tokens, of ndarray:TYPE or ndarray:TYPE:N with {', '.join(_MDS_TYPES)} as the type, and no compression"
+            f"{show(index)}: a shard with {show(str(names))} of {show(str(encodings))}, compression {show(str(listed['compression']))}; supported: a single column tokens of ndarray:TYPE or ndarray:TYPE:N, where TYPE is {', '.join(_MDS_TYPES)}, without compression"
         )
-    path, dtype = _beside(index, shard["raw_data"]["basename"]), np.dtype(_MDS_TYPES[rest[0]])
-    with InputReader(str(path)) as reader:
-        size, head = reader.size, reader.read(0, 8)
-    offset = int(np.frombuffer(head, "<u4")[1])
-    if size != shard["raw_data"]["bytes"] or offset > size:
+    path, dtype = _sibling(index, listed["raw_data"]["basename"]), np.dtype(_MDS_TYPES[rest[0]])
+    file = _stored(path)
+    offset = int(np.frombuffer(file.read(0, 8), "<u4")[1])
+    if file.size != listed["raw_data"]["bytes"] or offset > file.size:
         raise InputError(
-            f"{show(path)}: has {size:,} bytes, and {mds_litdata.INDEX} says {shard['raw_data']['bytes']:,}; it was cut short, or is another"
+            f"{show(path)}: has {file.size:,} bytes, and {INDEX} says {listed['raw_data']['bytes']:,}; it was truncated, or replaced"
         )
-    if len(rest) == 1:  # without a shape, each sample has its own
-        tokens = open_samples(_file(path), int(shard["samples"]), dtype).tokens
-        return _Found(path=path, offset=0, tokens=tokens, dtype=dtype, samples=int(shard["samples"]))
-    return _counted(path, size, offset, dtype, None)
+    if len(rest) == 1:  # without a shape, each sample states its own length
+        return _Shard(path=path, file=open_samples(file, int(listed["samples"]), dtype), dtype=dtype)
+    return _checked(path, offset, dtype)
 
 
-def _look_chunk(index: Path, config: dict[str, Any], chunk: dict[str, Any]) -> _Found:
+def _read_chunk(index: Path, config: dict[str, Any], chunk: dict[str, Any]) -> _Shard:
     form = config["data_format"]
     if len(form) != 1 or form[0] not in _LITDATA_TYPES or config.get("compression") or config.get("encryption"):
         raise InputError(
-            f"{show(index)}: holds {show(str(form))}, compression {show(str(config.get('compression')))}; what can be read is tokens of TokensLoader, 16 or 32 bits wide, and no compression"
+            f"{show(index)}: holds {show(str(form))}, compression {show(str(config.get('compression')))}; supported: tokens of TokensLoader, 16 or 32 bits wide, without compression"
         )
-    path = _beside(index, chunk["filename"])
-    with InputReader(str(path)) as reader:
-        size = reader.size
-    return _counted(path, size, 4 * (2 + chunk["chunk_size"]), np.dtype(_LITDATA_TYPES[form[0]]), None, chunk["dim"])
+    path, offset = _sibling(index, chunk["filename"]), 4 * (2 + chunk["chunk_size"])
+    return _checked(path, offset, np.dtype(_LITDATA_TYPES[form[0]]), announced=chunk["dim"])
 
 
-def _beside(index: Path, name: str) -> Path:
-    """A file that an index names: it may be a stranger's, and must not lead elsewhere."""
+def _sibling(index: Path, name: str) -> Path:
+    """A file that an index names; the index may be a stranger's, and must not lead elsewhere."""
     if Path(name).name != name:
-        raise InputError(f"{show(index)}: names the file {show(name)}, which is not beside it")
+        raise InputError(f"{show(index)}: names the file {show(name)}, which is not in the same folder")
     return index.with_name(name)
-
-
-def _head(path: Path, length: int) -> bytes:
-    with InputReader(str(path)) as reader:
-        return reader.read(0, length)

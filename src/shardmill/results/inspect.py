@@ -1,48 +1,59 @@
-"""A Corpus → what is in it: tokens, documents, their lengths, the most frequent tokens, and samples to read."""
+"""A Corpus → what is in it: tokens, documents, their lengths, the most frequent tokens, and text to read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.formats.shards import Tokens
-from shardmill.results.corpus import CHUNK_TOKENS, Corpus, Split
+from shardmill.results.corpus import CHUNK_TOKENS, Corpus, Split, open_corpus
 
-# Frequencies are counted in this many tokens, spread evenly: enough for the share of every frequent token.
+# Frequencies are counted in this many tokens, evenly spread: enough for the share of every frequent token.
 _COUNTED_TOKENS = 32 << 20
 _LENGTH_BINS = 64
-_MOST_IDS = 1 << 22  # no vocabulary is as large; damaged tokens may be
+_MOST_IDS = 1 << 22  # more than any vocabulary has; damaged tokens may be larger
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """How long documents are, in tokens. The quantiles are exact up to a power of two, taken as its middle."""
+    """How long documents are, in tokens."""
 
     documents: int
     shortest: int
     longest: int
     mean: float
     histogram: tuple[tuple[int, int], ...]
-    """(n, count): so many documents have at least n and fewer than 2n tokens."""
+    """(n, count): count documents have at least n and fewer than 2n tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SplitStatistics:
+class Statistics:
+    """What is in a split."""
+
     split: str
     files: int
     tokens: int
     lengths: Lengths | None
-    """None: where documents end is not known."""
+    """None: where documents end is unknown."""
     frequent: tuple[tuple[int, int], ...]
     """(token, count), the most frequent first, among counted_tokens."""
     counted_tokens: int
 
 
-def statistics(split: Split, most: int = 10) -> SplitStatistics:
+def inspect(output: str | Path, *, frequent: int = 10) -> dict[str, Statistics]:
+    """Statistics of each split of an output: its tokens, documents and their lengths, and the most frequent tokens.
+
+    >>> shardmill.inspect("data")["train"].files
+    1
+    """
+    return {name: statistics(split, frequent) for name, split in open_corpus(output).items()}
+
+
+def statistics(split: Split, frequent: int = 10) -> Statistics:
     counts, counted = _frequencies(split)
-    order = np.argsort(-counts, kind="stable")[:most]
-    return SplitStatistics(
+    order = np.argsort(-counts, kind="stable")[:frequent]
+    return Statistics(
         split=split.name,
         files=len(split.files),
         tokens=len(split),
@@ -52,12 +63,12 @@ def statistics(split: Split, most: int = 10) -> SplitStatistics:
     )
 
 
-def spell(corpus: Corpus, tokens: Tokens) -> Iterator[str]:
-    """The text of each token, safe to print. A character of several tokens is shown with its last."""
+def spell(corpus: Corpus, tokens: Iterable[int]) -> Iterator[str]:
+    """The text of each token, safe to print. A character of several tokens appears with the last of them."""
     pending: list[int] = []
-    for token in tokens.tolist():
+    for token in tokens:
         pending.append(token)
-        text = corpus.text(pending)
+        text = corpus.decode_bytes(pending)
         try:
             shown = text.decode()
         except UnicodeDecodeError:
@@ -68,11 +79,11 @@ def spell(corpus: Corpus, tokens: Tokens) -> Iterator[str]:
         pending = []
         yield printable(shown)
     if pending:
-        yield printable(corpus.text(pending).decode("utf-8", "replace"))
+        yield printable(corpus.decode_bytes(pending).decode("utf-8", "replace"))
 
 
 def printable(text: str) -> str:
-    """Text that cannot command a terminal: what is not printable is spelled, newlines aside."""
+    """Text without control sequences: unprintable characters, newlines aside, are escaped."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 

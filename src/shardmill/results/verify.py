@@ -1,18 +1,16 @@
-"""A finished output folder → what is wrong with it, if anything.
+"""A finished output → what is wrong with it, if anything.
 
-verify       checks every file against the manifest; with sources, also that the tokens are those of the text
+verify       checks every file against the manifest; with sources, also the tokens against the text
 _check_file  size, checksums segment by segment, and ids within the vocabulary, in one pass
-_Comparison  takes the milled Blocks of the sources and compares them with what is in the files
+_Comparison  takes the tokenized Blocks of the sources and compares them with the files
 """
 
-import bisect
 import dataclasses
-import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -22,12 +20,11 @@ from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import InputError, MismatchError, OutputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.output_files import SEGMENT_BYTES
-from shardmill.formats.shards import SPLITS, Shard, SidecarFile, SplitName, Tokens
+from shardmill.formats.shards import Shard, SidecarFile, SplitName, Tokens, TokenType
 from shardmill.inputs.find import find_inputs
 from shardmill.io import storage
 from shardmill.io.fileset import FileSet, open_fileset
-from shardmill.io.http_reader import RemoteReader
-from shardmill.io.reading import InputReader, Reader
+from shardmill.io.reading import Reader
 from shardmill.io.retry import NotFound
 from shardmill.job.block import Milled
 from shardmill.job.job import Job, choose_splitter, describe, make_job
@@ -35,23 +32,23 @@ from shardmill.job.truncate import Truncation
 from shardmill.job.workers import mill_blocks
 from shardmill.record import input_list, journal, manifest
 from shardmill.record.manifest import Counts, Manifest
-from shardmill.results import corpus, document_index
-from shardmill.spec import Limits, Spec
+from shardmill.results import document_index
+from shardmill.results.corpus import Corpus, TokenFile, corpus_of
+from shardmill.results.eot import stream_order
+from shardmill.spec import Limits, ReferenceShare, Spec
 from shardmill.system.names import is_url, show
 from shardmill.tokens.check import Checker
-from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, load
+from shardmill.tokens.tokenizer import Tokenizer
 
 _CHUNK_BYTES = 4 << 20
 _MOST_PROBLEMS = 100
-# Where the reference does not do it all, comparing with it may take this share of the CPU time.
+# The share of the CPU time that comparing with the reference tokenizer may take, unless it does everything.
 CHECKED_SHARE = 0.15
-
-How = Literal["sample", "all"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """One thing that is wrong: in which file, where, and what."""
+    """One thing that is wrong: in which file, at which byte, and what."""
 
     file: str
     what: str
@@ -60,7 +57,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verified:
-    """What was checked, and every problem that was found, up to a hundred."""
+    """What was checked, and the problems that were found, at most a hundred."""
 
     output: Path | str
     problems: tuple[Problem, ...]
@@ -68,9 +65,9 @@ class Verified:
     bytes: int = 0
     tokens: int = 0
     source_bytes: int | None = None
-    """How much text was milled again and compared; None: no sources were given."""
+    """How much text was tokenized again and compared; None: no sources were given."""
     reference_bytes: int | None = None
-    """How much of it by the reference tokenizer."""
+    """How much of it with the reference tokenizer."""
 
     @property
     def ok(self) -> bool:
@@ -80,78 +77,80 @@ class Verified:
 def verify(
     output: str | Path,
     *,
-    sources: Sequence[str] = (),
-    how: How = "sample",
+    sources: Sequence[str | Path] = (),
+    reference: ReferenceShare = "sample",
     tokenizer: str | None = None,
     limits: Limits | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
-    """Check a finished output folder against its manifest, and with sources against the text it was made of.
+    """Check a finished output against its manifest, and with sources against the text it was made of.
 
-    how: all text is milled again and compared; "sample" checks some of it with the reference tokenizer too, at hashed
-    places, "all" does it all with the reference. tokenizer: where the tokenizer.json is, if one was used.
-    on_progress(done, total) is called with bytes.
+    All of the sources is tokenized again and compared: with the fast engine, and "sample" of it or "all" of it with the
+    reference tokenizer. tokenizer is the path of the tokenizer.json, if one was used. on_progress(done, total) gets bytes.
+
+    >>> shardmill.verify("data", sources=["corpus/"]).ok
+    True
     """
-    folder: Path | str = str(output) if is_url(str(output)) else Path(output)
+    folder: Path | str = str(output) if is_url(output) else Path(output)
     limits = limits or Limits()
-    limits = dataclasses.replace(limits, engine="reference") if how == "all" else limits
+    limits = dataclasses.replace(limits, engine="reference") if reference == "all" else limits
     try:
         fileset = open_fileset(folder, limits.network_seconds)
-        made = manifest.of(fileset)
+        made, folder = manifest.of(fileset), fileset.folder
     except (NotFound, OutputError) as e:
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=str(e)),))
-    folder = fileset.folder
     if made is None:
-        return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=_without_manifest(fileset)),))
+        unfinished = fileset.size(journal.NAME) is not None
+        what = "there is none: " + (
+            "the job is not finished; run its command again to resume it"
+            if unfinished
+            else "this is not a finished result of shardmill"
+        )
+        return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=what),))
     report = on_progress or (lambda _done, _total: None)
-    problems: list[Problem] = []
-    listed: list[Shard | SidecarFile] = [*made.files, *made.sides]
+    listed: list[Shard | SidecarFile] = [*made.files, *made.sidecars]
     total, done = sum(file.bytes for file in listed), 0
+    problems: list[Problem] = []
     for file in listed:
         problems += _check_file(fileset, made, file, lambda read: report(done + read, total))  # noqa: B023
         done += file.bytes
     problems += _check_counts(made)
-    problems += _check_rejects(fileset, made) + _check_ends(fileset, made) if not problems else []
+    corpus: Corpus | None = None
+    if not problems:
+        try:
+            corpus = corpus_of(fileset, tokenizer)
+            problems += [*_check_rejects(fileset, made), *_check_ends(corpus)]
+        except (InputError, OutputError, UsageError) as e:
+            problems.append(Problem(file=manifest.NAME, what=str(e)))
     problems += _check_others(fileset, made)
-    checked = Verified(
-        output=folder, problems=tuple(problems[:_MOST_PROBLEMS]), files=len(listed), bytes=total, tokens=made.tokens
-    )
-    if not sources or problems:
+    shown = tuple(problems[:_MOST_PROBLEMS])
+    checked = Verified(output=folder, problems=shown, files=len(listed), bytes=total, tokens=made.tokens)
+    if not sources or problems or corpus is None:
         return checked
-    return _verify_source(checked, fileset, made, sources, tokenizer, limits, report)
-
-
-def _without_manifest(fileset: FileSet) -> str:
-    if fileset.size(journal.NAME) is not None:
-        return "there is none, since the job is not finished; run its command again, and it goes on where it stopped"
-    return "there is none, so this is not a finished result of shardmill"
+    return _verify_source(checked, corpus, sources, limits, report)
 
 
 def _check_file(
     fileset: FileSet, made: Manifest, file: Shard | SidecarFile, report: Callable[[int], None]
-) -> list[Problem]:
+) -> Iterator[Problem]:
     name, size = file.name, fileset.size(file.name)
     here = fileset.folder / name if isinstance(fileset.folder, Path) else None
     linked = here is not None and (here.is_symlink() or (here.parent != fileset.folder and here.parent.is_symlink()))
     if size is None or linked:
         there = here is not None and here.exists()
-        return [Problem(file=name, what="is not a regular file" if there else "the file is missing")]
-    problems = []
-    item = np.dtype(made.dtype).itemsize
+        yield Problem(file=name, what="is not a regular file" if there else "the file is missing")
+        return
     if size != file.bytes:
         less = "fewer" if size < file.bytes else "more"
-        problems.append(
-            Problem(
-                file=name,
-                byte=min(size, file.bytes),
-                what=f"has {size:,} bytes, {abs(size - file.bytes):,} {less} than the {file.bytes:,} that were written",
-            )
-        )
+        what = f"has {size:,} bytes, {abs(size - file.bytes):,} {less} than the {file.bytes:,} that were written"
+        yield Problem(file=name, byte=min(size, file.bytes), what=what)
+    item = np.dtype(made.dtype).itemsize
     adds_up = not isinstance(file, Shard) or file.bytes == file.offset + file.tokens * item
     if not adds_up or len(file.checksums) != -(-file.bytes // SEGMENT_BYTES):
-        return [*problems, Problem(file=manifest.NAME, what=f"what it says of {name} does not add up")]
+        yield Problem(file=manifest.NAME, what=f"its numbers for {name} do not add up")
+        return
     with fileset.open(name) as reader:
-        return problems + list(_check_segments(reader, made, file, report))
+        yield from _check_segments(reader, made, file, report)
 
 
 def _check_segments(
@@ -171,13 +170,13 @@ def _check_segments(
 
 
 def _scan(
-    reader: Reader, start: int, end: int, header: int, dtype: np.dtype[Any], report: Callable[[int], None]
+    reader: Reader, start: int, end: int, header: int, dtype: TokenType, report: Callable[[int], None]
 ) -> tuple[str, int]:
-    """The checksum of a segment as it is, however short it is, and its largest id."""
+    """The checksum of a segment as it is, even if it is short, and its largest id."""
     checksum, largest = xxhash.xxh3_64(), -1
     for data, at in _chunks(reader, start, end):
         checksum.update(data)
-        # Behind a header of any length, a token may lie in two chunks: its bytes are in the checksum.
+        # After a header of any length, a token may lie in two chunks: the checksum covers its bytes.
         first = header - at if at < header else (header - at) % dtype.itemsize
         whole = len(data) - (len(data) - first) % dtype.itemsize
         if whole > first:
@@ -194,17 +193,16 @@ def _chunks(reader: Reader, start: int, end: int) -> Iterator[tuple[bytes, int]]
         reader.done_until(at)
 
 
-def _check_counts(made: Manifest) -> list[Problem]:
-    """What the manifest says must add up (I6)."""
+def _check_counts(made: Manifest) -> Iterator[Problem]:
+    """What the manifest counts must add up (I6)."""
     counts, expected = made.counts, input_list.total_bytes(made.job["inputs"])
-    found = []
-    # Of what was merged, the choices are those of the first; any of them may have been limited.
-    less = _is_limited(made) or made.job.get("made_by") == "merge"
-    if expected is not None and (counts.input_bytes > expected if less else counts.input_bytes != expected):
-        found.append(f"its inputs have {expected:,} bytes together, and {counts.input_bytes:,} were read")
+    # A merge has the choices that all its sources share; any of them may have been limited.
+    limited = _is_limited(made) or made.job.get("made_by") == "merge"
+    if expected is not None and (counts.input_bytes > expected if limited else counts.input_bytes != expected):
+        what = f"its inputs have {expected:,} bytes together, and {counts.input_bytes:,} were read"
+        yield Problem(file=manifest.NAME, what=what)
     if counts.documents_val > _written(counts) or counts.passages_val > counts.passages:
-        found.append(f"its counts of documents and passages do not add up: {counts}")
-    return [Problem(file=manifest.NAME, what=what) for what in found]
+        yield Problem(file=manifest.NAME, what=f"its counts of documents and passages do not add up: {counts}")
 
 
 def _is_limited(made: Manifest) -> bool:
@@ -215,17 +213,18 @@ def _written(counts: Counts) -> int:
     return counts.documents - counts.documents_empty - counts.documents_rejected - counts.documents_unsampled
 
 
-def _check_rejects(fileset: FileSet, made: Manifest) -> list[Problem]:
-    """rejects.jsonl must list what was left out. Older versions did not always, and handed it on to no other output."""
+def _check_rejects(fileset: FileSet, made: Manifest) -> Iterator[Problem]:
+    """rejects.jsonl must list every reject. Format 1 did not always, and merge and convert did not copy it."""
     if made.format == 1:
-        return []
-    side = next((side for side in made.sides if side.kind == "rejects"), None)
+        return
     try:
-        listed = 0 if side is None else _listed_rejects(fileset, side)
+        listed = sum(_listed_rejects(fileset, side) for side in made.sidecars if side.kind == "rejects")
     except (ValueError, TypeError, KeyError, RecursionError) as e:
-        return [Problem(file=rejects.NAME, what=f"has a line that is not a reject of shardmill ({show(str(e))})")]
-    what = f"lists {listed:,} documents, and {made.counts.rejected:,} were rejected"
-    return [Problem(file=rejects.NAME, what=what)] if listed != made.counts.rejected else []
+        yield Problem(file=rejects.NAME, what=f"has a line that is not a reject of shardmill ({show(str(e))})")
+        return
+    if listed != made.counts.rejected:
+        what = f"lists {listed:,} documents, and {made.counts.rejected:,} were rejected"
+        yield Problem(file=rejects.NAME, what=what)
 
 
 def _listed_rejects(fileset: FileSet, side: SidecarFile) -> int:
@@ -240,115 +239,89 @@ def _listed_rejects(fileset: FileSet, side: SidecarFile) -> int:
     return listed + bool(rest)
 
 
-def _check_ends(fileset: FileSet, made: Manifest) -> list[Problem]:
-    """Where there is an index: documents end in order, within the tokens, the last with them, and are as many as were written."""
-    expected = _documents(made)
-    try:
-        for split in corpus.corpus_of(fileset).splits.values():
-            if split.ends is not None:
-                last = max((int(some[-1]) for some in document_index.chunks(split.ends) if len(some)), default=0)
-                count, wanted = document_index.count_of(split.ends), expected.get(split.name)
-                what = ""
-                if last != len(split):
-                    what = f"the last document ends at token {last:,}, and {split.name} has {len(split):,}"
-                elif wanted not in (None, count):
-                    what = f"has {count:,} documents, and {wanted:,} were written to {split.name}"
-                if what:
-                    return [Problem(file=split.ends[-1].file.name, what=what)]
-    except (InputError, OutputError, UsageError) as e:
-        return [Problem(file=manifest.NAME, what=str(e))]
-    return []
+def _check_ends(corpus: Corpus) -> Iterator[Problem]:
+    """In an index, documents end in order and within the tokens, the last with them, and none is missing."""
+    expected = _documents(corpus)
+    for split in corpus.values():
+        if split.ends is not None:
+            file, count = split.ends[-1].file.name, document_index.count_of(split.ends)
+            last = max((int(some[-1]) for some in document_index.chunks(split.ends) if len(some)), default=0)
+            if last != len(split):
+                what = f"the last document ends at token {last:,}, and {split.name} has {len(split):,}"
+                yield Problem(file=file, what=what)
+            elif (wanted := expected.get(split.name, count)) != count:
+                yield Problem(file=file, what=f"has {count:,} documents, and {wanted:,} were written to {split.name}")
 
 
-def _documents(made: Manifest) -> dict[str, int]:
-    """How many documents each split has, where it is certain: each is in one split, and none is empty or cut off."""
-    counts, choices = made.counts, made.job["choices"]
-    mode, found = choices.get("split"), registry.FORMATS.get(choices.get("format", ""))
-    by_hash = mode == "hash" or (mode == "auto" and found is not None and not found.first_shard_is_val)
-    parted = counts.passages or counts.passages_rejected or counts.passages_unsampled
-    if made.job.get("made_by") or _is_limited(made) or not by_hash or parted or made.eot_side == "none":
+def _documents(corpus: Corpus) -> dict[str, int]:
+    """The number of documents in each split, where it is certain: each is in one split, none is empty or cut off."""
+    made, counts = corpus.manifest, corpus.manifest.counts
+    divided = stream_order(corpus) or counts.passages or counts.passages_rejected or counts.passages_unsampled
+    if made.job.get("made_by") or _is_limited(made) or divided or made.eot_side == "none":
         return {}
     return {"train": _written(counts) - counts.documents_val, "val": counts.documents_val}
 
 
-def _check_others(fileset: FileSet, made: Manifest) -> list[Problem]:
-    """Files that are no part of the result, and that a trainer which reads all files of the format would read too."""
+def _check_others(fileset: FileSet, made: Manifest) -> Iterator[Problem]:
+    """Stray files, which a trainer that reads all files of the format would read too."""
     form = registry.FORMATS.get(made.job["choices"].get("format", ""))
-    listed = {file.name for file in made.files} | {side.name for side in made.sides}
-    problems = []
+    listed = made.names
     for name in fileset.names() if form is not None else ():
         bare = name.removesuffix(storage.PARTIAL)
-        if name not in listed and form is not None and (form.owns(bare) or bare in (rejects.NAME, input_list.NAME)):
-            what = "is left of a job that did not end" if name != bare else "is no part of this result"
-            problems.append(
-                Problem(file=name, what=f"{what}, and a trainer may read it; remove it, or move it elsewhere")
-            )
-    return problems
+        if name not in listed and form is not None and form.owns(bare):
+            what = "is left over from an unfinished job" if name != bare else "is not part of this result"
+            yield Problem(file=name, what=f"{what}, and a trainer may read it; remove it, or move it elsewhere")
 
 
 def _verify_source(
-    checked: Verified,
-    fileset: FileSet,
-    made: Manifest,
-    sources: Sequence[str],
-    tokenizer: str | None,
-    limits: Limits,
-    report: Callable[[int, int], None],
+    checked: Verified, corpus: Corpus, sources: Sequence[str | Path], limits: Limits, report: Callable[[int, int], None]
 ) -> Verified:
-    """Mill the sources again, without writing, and compare."""
+    """Tokenize the sources again, without writing, and compare."""
+    made, fileset = corpus.manifest, corpus.fileset
     if (how := made.job.get("made_by")) is not None:
         raise UsageError(
-            f"{show(fileset.folder)}: was made of other outputs, by shardmill {how}, so it cannot be compared with text; verify those with --source, and this one without"
+            f"{show(fileset.folder)}: was made from other outputs by shardmill {how}, so it cannot be compared with text; verify those with --source, and this one without"
         )
-    spec, vocabulary = _spec_of(made, sources, tokenizer)
-    files = find_inputs(spec.inputs, network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
+    spec, vocabulary = _spec_of(corpus, sources)
+    files = find_inputs(map(str, sources), network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
     aside: dict[str, Any] = {"inputs": None}
     changed = manifest.differences({**made.job, **aside}, {**describe(spec, files, vocabulary), **aside})
-    changed += input_list.changes(fileset, made.job["inputs"], files, paths=False)
+    changed += input_list.changes(fileset, made.job["inputs"], input_list.describe(files), files, paths=False)
     if changed:
-        problem = Problem(file="source", what="is not what the result was made of: " + "; ".join(changed[:5]))
+        problem = Problem(file="source", what="is not what the result was made from: " + "; ".join(changed[:5]))
         return dataclasses.replace(checked, problems=(problem,))
     job = make_job(spec, files, vocabulary, limits)
-    job = dataclasses.replace(job, checker=Checker(job.engines, CHECKED_SHARE, ~spec.seed))  # in other places
+    job = dataclasses.replace(
+        job, checker=Checker(job.engines, CHECKED_SHARE, ~spec.seed)
+    )  # other samples than prepare
     splitter = choose_splitter(job, None, lambda _: None, lambda _: None)
-    comparison = _Comparison(fileset, made, job)
+    comparison = _Comparison(corpus, job)
+    problems: tuple[Problem, ...] = ()
+
+    def progress() -> None:
+        report(comparison.input_bytes, job.total_bytes)
+
     try:
-        mill_blocks(
-            job,
-            splitter,
-            BEGINNING,
-            0,
-            comparison.write,
-            lambda: report(comparison.input_bytes, job.total_bytes),
-        )
+        mill_blocks(job, splitter, BEGINNING, 0, comparison.write, progress)
         comparison.finish()
-        problems: tuple[Problem, ...] = ()
     except _Different as e:
         problems = (e.problem,)
     except MismatchError as e:
         problems = (Problem(file="source", what=str(e)),)
-    finally:
-        comparison.close()
     by_reference = comparison.input_bytes if job.engines.guard is None else comparison.checked_bytes
     return dataclasses.replace(
         checked, problems=problems, source_bytes=comparison.input_bytes, reference_bytes=by_reference
     )
 
 
-def _spec_of(made: Manifest, sources: Sequence[str], tokenizer: str | None) -> tuple[Spec, Tokenizer]:
-    """The Spec that the manifest tells of. A path in a manifest may be a stranger's, so none is opened."""
+def _spec_of(corpus: Corpus, sources: Sequence[str | Path]) -> tuple[Spec, Tokenizer]:
+    """The Spec that the manifest records."""
     try:
-        choices = dict(made.job["choices"])
-        name = tokenizer or str(choices["tokenizer"])
-        if tokenizer is None and name not in ENCODINGS:
-            raise UsageError(
-                f"the result was made with the tokenizer {show(name)}; say with --tokenizer where it is now, so that the source can be compared"
-            )
-        found = load(name)
-        spec = Spec(**{**choices, "tokenizer": choices["tokenizer"], "inputs": tuple(sources), "output": "verify"})
+        choices = corpus.manifest.job["choices"]
+        spec = Spec(**{**choices, "inputs": sources, "output": "verify"})
+        return spec, dataclasses.replace(corpus.load_tokenizer(), name=choices["tokenizer"])
     except (KeyError, TypeError, ValueError) as e:
-        raise OutputError(f"{manifest.NAME}: does not tell how the result was made ({type(e).__name__}: {e})") from e
-    return spec, dataclasses.replace(found, name=str(choices["tokenizer"]))
+        raise OutputError(f"{manifest.NAME}: does not say how the result was made ({type(e).__name__}: {e})") from e
 
 
 class _Different(Exception):
@@ -358,14 +331,14 @@ class _Different(Exception):
 
 
 class _Comparison:
-    """Reads the files along with the milled Blocks, and raises at the first token that differs."""
+    """Reads the files along with the tokenized Blocks, and raises at the first token that differs."""
 
-    def __init__(self, fileset: FileSet, made: Manifest, job: Job) -> None:
+    def __init__(self, corpus: Corpus, job: Job) -> None:
         self._truncation = Truncation(job, 0, 0, 0)
         self.input_bytes = self.checked_bytes = 0
-        self._dtype = np.dtype(made.dtype)
-        self._streams = {split: _Stream(fileset, made, split) for split in SPLITS}
-        self._first = self._streams["val"].tokens if job.writes.first_shard_is_val else 0
+        self._corpus = corpus
+        self._at: dict[SplitName, int] = {"train": 0, "val": 0}
+        self._first = self._length("val") if job.writes.first_shard_is_val else 0
         self._val = False
 
     def write(self, milled: Milled) -> bool:
@@ -373,7 +346,7 @@ class _Comparison:
         for run in milled.runs:
             self._val = self._val if run.val is None else run.val
             tokens = run.tokens
-            if (room := self._first - self._streams["val"].at) > 0:  # the first shard is the validation set
+            if (room := self._first - self._at["val"]) > 0:  # the first shard is the validation set
                 self._compare("val", tokens[:room])
                 tokens = tokens[room:]
             self._compare("val" if self._val else "train", tokens)
@@ -382,73 +355,31 @@ class _Comparison:
         return not self._truncation.full
 
     def finish(self) -> None:
-        for stream in self._streams.values():
-            if stream.at != stream.tokens:
-                what = f"goes on after token {stream.at:,} of {stream.split}, where the text ends"
-                raise _Different(Problem(file=stream.file, what=what))
-
-    def close(self) -> None:
-        for stream in self._streams.values():
-            stream.close()
+        for split, at in self._at.items():
+            if at < self._length(split):
+                raise self._different(split, at, f"{split} continues after token {at:,}, where the text ends")
 
     def _compare(self, split: SplitName, tokens: Tokens) -> None:
-        stream = self._streams[split]
-        begin = stream.at
-        there = stream.read(len(tokens))
-        same = min(len(there), len(tokens))
-        unequal = np.flatnonzero(there[:same] != tokens[:same])
-        if len(unequal) or same < len(tokens):
-            first = int(unequal[0]) if len(unequal) else same
-            found = f"{there[first]:,}" if first < len(there) else "missing"
-            file, byte = stream.place(begin + first)
-            what = f"token {begin + first:,} of {split} is {found}, and the text gives {tokens[first]:,}"
-            raise _Different(Problem(file=file, byte=byte, what=what))
+        at = self._at[split]
+        stop = min(at + len(tokens), self._length(split))
+        found = self._corpus[split].read(at, stop) if stop > at else tokens[:0]
+        unequal = np.flatnonzero(found != tokens[: len(found)])
+        if len(unequal) or len(found) < len(tokens):
+            first = int(unequal[0]) if len(unequal) else len(found)
+            there = f"{found[first]:,}" if first < len(found) else "missing"
+            what = f"token {at + first:,} of {split} is {there}, and the text gives {tokens[first]:,}"
+            raise self._different(split, at + first, what)
+        self._at[split] = stop
 
+    def _length(self, split: SplitName) -> int:
+        return len(self._corpus[split]) if split in self._corpus else 0
 
-class _Stream:
-    """The tokens of one split in order, whatever files they are in."""
-
-    def __init__(self, fileset: FileSet, made: Manifest, split: SplitName) -> None:
-        self.split = split
-        self.at = 0
-        self._fileset, self._dtype = fileset, np.dtype(made.dtype)
-        self._shards = [file for file in made.files if file.split == split]
-        self._ends = list(itertools.accumulate(shard.tokens for shard in self._shards))
-        self.tokens = self._ends[-1] if self._ends else 0
-        self._open: tuple[int, InputReader | RemoteReader] | None = None
-
-    @property
-    def file(self) -> str:
-        return self.place(max(0, self.at - 1))[0]
-
-    def place(self, token: int) -> tuple[str, int | None]:
-        """The file and the byte where a token stands."""
-        number = bisect.bisect_right(self._ends, token)
-        if number >= len(self._shards):
-            return (self._shards[-1].name if self._shards else self.split), None
-        shard = self._shards[number]
-        return shard.name, shard.offset + (token - self._ends[number] + shard.tokens) * self._dtype.itemsize
-
-    def read(self, count: int) -> Tokens:
-        """The next tokens, fewer only where there are no more."""
-        found: list[Tokens] = []
-        while count and self.at < self.tokens:
-            number = bisect.bisect_right(self._ends, self.at)
-            some = min(count, self._ends[number] - self.at)
-            offset = self.place(self.at)[1]
-            assert offset is not None
-            data = self._reader(number).read(offset, some * self._dtype.itemsize)
-            found.append(np.frombuffer(data, self._dtype))
-            self.at, count = self.at + some, count - some
-        return np.concatenate(found) if found else np.empty(0, self._dtype)
-
-    def close(self) -> None:
-        if self._open is not None:
-            self._open[1].close()
-            self._open = None
-
-    def _reader(self, number: int) -> InputReader | RemoteReader:
-        if self._open is None or self._open[0] != number:
-            self.close()
-            self._open = number, self._fileset.open(self._shards[number].name)
-        return self._open[1]
+    def _different(self, split: SplitName, token: int, what: str) -> _Different:
+        """With the file and the byte of the token; past the end, with the last file."""
+        if token < self._length(split):
+            file, number = self._corpus[split].locate(token)
+            assert isinstance(file, TokenFile)
+            byte = file.offset + number * self._corpus.dtype.itemsize
+            return _Different(Problem(file=file.file.name, byte=byte, what=what))
+        last = self._corpus[split].files[-1].file.name if split in self._corpus else split
+        return _Different(Problem(file=last, what=what))

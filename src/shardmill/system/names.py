@@ -24,8 +24,8 @@ def show(path: str | Path) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in (without_secrets(name) if is_url(name) else name))
 
 
-def is_url(name: str) -> bool:
-    return _URL.match(name) is not None
+def is_url(name: str | Path) -> bool:
+    return _URL.match(str(name)) is not None
 
 
 def without_secrets(url: str) -> str:

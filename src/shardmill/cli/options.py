@@ -1,0 +1,154 @@
+"""Fields of Spec, Target and Limits → options of the same names, types and defaults, each described once."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import click
+
+from shardmill.errors import UsageError
+from shardmill.spec import NETWORK_SECONDS, Limits, choices_of
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+class Quantity(click.ParamType[int]):
+    """A whole number that may have a unit."""
+
+    def __init__(self, name: str, units: dict[str, int], examples: str) -> None:
+        self.name, self._units, self._examples = name, units, examples
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([a-z]*)\s*", str(value).lower())
+        if match is None or match[2] not in self._units:
+            self.fail(f"{value!r} is not a {self.name}; write it like {self._examples}", param, ctx)
+        return round(float(re.sub("[_,]", "", match[1])) * self._units[match[2]])
+
+
+class Rejects(click.ParamType[int | float]):
+    """A number of records, such as 100, or a share of them, such as 0.1%."""
+
+    name = "number|share%"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
+        text = str(value).strip()
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)?\s*%", text):
+            return float(text[:-1]) / 100
+        if not re.fullmatch(r"[0-9][0-9_,]*", text):
+            self.fail(f"{value!r} is neither a number of records nor a share; write it like 100 or 0.1%", param, ctx)
+        return int(re.sub("[_,]", "", text))
+
+
+SIZE = Quantity(
+    "size",
+    # 1 kB is 1,000 bytes; 1 K and 1 KiB are 1,024.
+    {"": 1, "b": 1}
+    | {f"{unit}{i}": 1024**power for power, unit in enumerate("kmgt", 1) for i in ("", "ib")}
+    | {f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)},
+    "512MiB or 2GiB",
+)
+COUNT = Quantity("count", {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}, "100M or 100000000")
+
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("workers", "shard_tokens", "sample_tokens", "limit_documents", "limit_tokens"), COUNT),
+    **dict.fromkeys(("max_memory", "max_staging"), SIZE),
+    "sample": float,
+    "max_rejects": Rejects(),
+}
+_METAVARS = {
+    "output": "FOLDER",
+    "staging": "FOLDER",
+    "tokenizer": "NAME",
+    "field": "NAME",
+    "eot_token": "TOKEN",
+    "sample": "SHARE",
+}
+_HELP = {
+    "output": "Where the token files and manifest.json go: a folder, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER.",
+    "tokenizer": "gpt2, r50k_base, cl100k_base, o200k_base, the path of a tokenizer.json, or a Hugging Face model id such as openai-community/gpt2.",
+    "separator": r"Text that separates documents; the escapes \n and \t are understood, so '\n' makes each line a document. Default: each file is one document.",
+    "eot": "Put the end-of-text token after or before each document, or nowhere. auto: nowhere for a single file without --separator, else where the format expects it.",
+    "eot_token": "The special token to use as end-of-text token, if the tokenizer has several candidates.",
+    "format": "The trainer whose files to write. docs/formats.md describes each.",
+    "shard_tokens": "Tokens per shard, e.g. 500M, in formats with shards. Default: what the trainer's own script writes.",
+    "sample_tokens": "Tokens per sample, that is the context length, in formats whose shards hold whole samples: mds (default 2048) and litdata (2049).",
+    "dtype": "Width of the token ids. auto: uint16 if every id fits.",
+    "index": "Also write the positions where documents end: train.ends and val.ends.",
+    "provenance": "With --index: also write the input file, and the byte or record in it, that each document came from: train.places and val.places.",
+    "val_fraction": "Share of the documents (or of the passages of running text) that goes to the validation set; 0 writes none.",
+    "split": "How to choose the validation set: by a hash of the content, the tail or the head of the input, or the first shard. auto: the first shard if the trainer expects that, else hash.",
+    "seed": "Another seed chooses another validation set.",
+    "input_format": "Format of the inputs. auto: detected for each file by its name and first bytes. Compressed files (.gz, .zst, .bz2, .xz) are always recognized.",
+    "field": "The JSON field or column that holds the text; a.b is field b of field a.",
+    "on_error": "Bad records and invalid UTF-8: stop and say where; skip them and list them in rejects.jsonl; or replace bad characters by U+FFFD, and stop at other errors.",
+    "sample": "Prepare only this share of the documents, chosen by a hash of their content.",
+    "limit_documents": "Stop after exactly this many documents.",
+    "limit_tokens": "Stop after exactly this many tokens.",
+    "workers": "Number of worker threads. Default: the cores that this process may use.",
+    "max_memory": "Memory limit for the whole command, e.g. 512MiB. Default: 256 MiB plus 96 MiB per worker, at most a quarter of the machine's memory.",
+    "engine": "Tokenizer engine; the result is the same with each. auto: the fastest that is exact.",
+    "max_rejects": "With --on-error skip: stop when more records than this are bad, e.g. 100, or 0.1% of those read so far.",
+    "staging": "With -o in an object store: local folder for files that are not yet complete. Default: staging in the user's cache folder.",
+    "max_staging": "With -o in an object store: disk space limit for --staging; the job waits for uploads when it is reached. Default: half of the free space, at most 32 GiB of shards.",
+    "overwrite": "Replace what is in the output folder.",
+    "sync": "Wait until everything is on disk, so that a power failure loses nothing. Otherwise the operating system decides when to write, as with cp.",
+    "Target.output": "The folder for the new files.",
+    "Target.format": "The format to write.",
+    "Target.shard_tokens": "Tokens per shard, e.g. 500M, in formats with shards. Default: as in the source if the format stays the same, else what the trainer's own script writes.",
+    "Target.eot": "Put the end-of-text token after or before each document, or nowhere. Default: where the format expects it, if the source has any.",
+    "Target.dtype": "Width of the new token ids. auto: as in the source, or as the vocabulary needs. uint16 requires every id to be below 65,536; otherwise nothing is written.",
+}  # fmt: skip
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+
+
+def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
+    """The option for a field. settings override what follows from it."""
+    field = {field.name: field for field in dataclasses.fields(kind)}[name]
+    flag = "--" + name.replace("_", "-")
+    default = None if field.default is dataclasses.MISSING else field.default
+    if default is True:
+        flag += f"/--no-{flag[2:]}"
+    words = choices_of(kind).get(name)
+    following: dict[str, Any] = {
+        "type": click.Choice(words) if words else _TYPES.get(name),
+        "default": default,
+        "show_default": default is not None and default is not False,
+        "required": field.default is dataclasses.MISSING,
+        "is_flag": get_type_hints(kind)[name] is bool,
+        "metavar": _METAVARS.get(name),
+        "help": _HELP.get(f"{kind.__name__}.{name}") or _HELP[name],
+    }
+    if name == "field":
+        aliases = ("--column",)
+    return click.option(flag, *aliases, name, **{**following, **settings})
+
+
+def options(kind: type, *names: str) -> Decorator:
+    """Options for these fields, or for all that have a help text."""
+    wanted = names or [
+        field.name for field in dataclasses.fields(kind) if field.name in _HELP and field.name != "output"
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for name in reversed(wanted):
+            command = option(kind, name)(command)
+        return command
+
+    return decorate
+
+
+def limits_of(given: dict[str, Any]) -> Limits:
+    """Limits from the options, which are taken out, and from the environment."""
+    seconds = os.environ.get("SHARDMILL_NETWORK_SECONDS", "")
+    if seconds and not seconds.isdecimal():
+        raise UsageError(f"SHARDMILL_NETWORK_SECONDS={seconds}: is not a number of seconds; the default is 300")
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return Limits(
+        cache=os.path.join(cache, "shardmill") if cache else None,
+        network_seconds=float(seconds) if seconds else NETWORK_SECONDS,
+        **{field.name: given.pop(field.name) for field in dataclasses.fields(Limits) if field.name in given},
+    )
