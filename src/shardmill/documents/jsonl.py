@@ -24,9 +24,7 @@ from shardmill.io.reading import Reader
 
 _HEAD_BYTES = 64 << 10
 _VALUES = b'["-0123456789tfnNI'
-_ONE_VALUE = (
-    " (a JSON list, or an object over many lines, must be turned into lines first: jq -c '.[]' FILE > FILE.jsonl)"
-)
+_ONE_VALUE = " (first turn a JSON list, or an object over many lines, into lines: jq -c '.[]' FILE > FILE.jsonl)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,9 +48,7 @@ class LinesPart:
     def checked(self, rules: TextRules) -> Records:
         starts = lru_cache(maxsize=1)(self._starts)  # needed for each bad record, or for none
         found = Records(
-            rules=rules,
-            location=lambda index, _: self._location(index, starts()[index]),
-            job_offset=self.job_offset,
+            rules=rules, location=lambda index, _: self._location(index, starts()[index]), job_offset=self.job_offset
         )
         path = _path(rules.field)
         texts = json_fast.texts(self.data, self.newline, path)
