@@ -20,7 +20,6 @@ from shardmill import Limits, Spec, Target, prepare
 from shardmill.cli.main import cli
 from shardmill.errors import InputError, OutputError, TemporaryError, UsageError
 from shardmill.formats import output_files, registry
-from shardmill.io import storage
 from shardmill.job import job
 from shardmill.results import convert as transfers
 from shardmill.results import eot as eot_module
@@ -124,31 +123,6 @@ def test_merging_is_milling_one_after_the_other(tmp_path):
         assert places[:, 0].tolist() == [0] * 70 + [1] * 80 and places[70, 1] == 0
         assert got == contents(whole)
         assert manifest.counts.documents == 150 and len(manifest.job["inputs"]) == 2
-
-
-@pytest.mark.parametrize("can", [True, False, "later not"])
-@pytest.mark.parametrize("to", ["nanogpt", "llmc", "build-nanogpt", "mds"])
-def test_files_share_what_they_can_and_the_rest_is_written(made, tmp_path, monkeypatch, to, can):
-    """As on a file system that can, in blocks of 4 bytes; here the stand-in for the system's call copies them."""
-    shared = []
-
-    def clone(target, request, numbers):
-        source, offset, length, at = struct.unpack("qQQQ", numbers)
-        assert request == 0x4020940D and not (offset % 4 or length % 4 or at % 4) and at == os.fstat(target).st_size
-        if not can or (can == "later not" and len(shared) == 3):
-            raise OSError(errno.EOPNOTSUPP, "cannot")
-        os.pwrite(target, os.pread(source, length, offset), at)
-        shared.append(length)
-
-    monkeypatch.setattr(eot_module, "_CHUNK_TOKENS", 102)
-    monkeypatch.setattr(storage, "_BLOCK_BYTES", 4)
-    monkeypatch.setattr(storage.fcntl, "ioctl", clone)
-    shardmill.convert(made["megatron"], Target(output=tmp_path / "new", format=to, **SHARDS[to]))
-    assert contents(tmp_path / "new") == contents(made[to])
-    assert not shardmill.verify(tmp_path / "new").problems
-    tokens = shardmill.open(tmp_path / "new").tokens
-    moved = to in ("llmc", "build-nanogpt")  # by one token: nothing is where a block begins
-    assert sum(shared) > 2 * 0.8 * tokens if can is True and not moved else len(shared) <= 3
 
 
 def test_outputs_that_differ_are_not_merged(made, tmp_path):

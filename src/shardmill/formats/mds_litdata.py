@@ -17,7 +17,6 @@ import xxhash
 from shardmill.errors import InputError
 from shardmill.formats.shards import Positions, Shape, Shard, Tokens, TokenType
 from shardmill.io.fileset import StoredFile
-from shardmill.io.storage import Origin
 from shardmill.system.names import show
 
 INDEX = "index.json"
@@ -136,10 +135,6 @@ class SampleFile:
             at += size
         skipped = first - int(starts[begin])
         return np.frombuffer(b"".join(found), dtype)[skipped : skipped + count]
-
-    def origin(self, *_: object) -> Origin | None:
-        """None: the tokens are not contiguous there."""
-        return None
 
 
 def open_samples(file: StoredFile, samples: int, dtype: TokenType) -> SampleFile:

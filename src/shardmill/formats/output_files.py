@@ -10,7 +10,7 @@ import xxhash
 
 from shardmill.errors import OutputError
 from shardmill.io import storage
-from shardmill.io.storage import GrowingFile, Origin
+from shardmill.io.storage import GrowingFile
 from shardmill.system.names import show
 
 # Each segment of this size has a checksum, so that damage can be located and a job resumed.
@@ -63,12 +63,11 @@ class OutputFiles:
                 self._files[name] = self._file(name, state)
                 self._appended += state.bytes
 
-    def append(self, name: str, data: memoryview, origin: Origin | None = None) -> None:
-        """origin: where the same bytes are on disk already."""
+    def append(self, name: str, data: memoryview) -> None:
         if name not in self._files:
             self._files[name] = self._file(name, None)
             self._unlisted = True
-        self._files[name].append(data, origin)
+        self._files[name].append(data)
         self._appended += data.nbytes
 
     def _file(self, name: str, state: FileState | None) -> "_CheckedFile":
@@ -256,9 +255,9 @@ class _CheckedFile:
         if state is not None:
             self.growing.close()
 
-    def append(self, data: memoryview, origin: Origin | None) -> None:
+    def append(self, data: memoryview) -> None:
         self.verify()
-        self.growing.append(data, origin)
+        self.growing.append(data)
         self._add(data)
 
     def patch(self, data: bytes) -> None:

@@ -6,7 +6,6 @@ from shardmill.formats.indexes import sidecars_of
 from shardmill.formats.output_files import OutputFiles
 from shardmill.formats.registry import Output
 from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, SidecarFile, SplitName, Tokens
-from shardmill.io.storage import Origin
 
 _MOVED_TOKENS = 1 << 20
 
@@ -41,8 +40,7 @@ class ShardFiles:
         for number in range(max(0, count - self._open), count) if output.header_bytes and not finished else ():
             files.restore_header(self._name(number), self._full_header())
 
-    def append(self, ids: Tokens, origin: Origin | None = None) -> None:
-        """origin: where the same tokens are on disk already."""
+    def append(self, ids: Tokens) -> None:
         assert ids.dtype == self._output.dtype
         self.tokens += len(ids)
         limit = self._output.shard_tokens
@@ -50,10 +48,9 @@ class ShardFiles:
             if not self._sizes or self._sizes[-1] == limit:
                 self._begin_shard()
             part = ids if limit is None else ids[: limit - self._sizes[-1]]
-            self._files.append(self._name(len(self._sizes) - 1), part.data.cast("B"), origin)
+            self._files.append(self._name(len(self._sizes) - 1), part.data.cast("B"))
             self._sizes[-1] += len(part)
             ids = ids[len(part) :]
-            origin = origin and origin.after(part.nbytes)
 
     def finish(self) -> None:
         """Join a last shard that is too short to the one before it, and correct the header of the last one."""
@@ -122,11 +119,6 @@ class FormatWriter:
         if len(ids) or len(ends):
             self._append(split, ids, ends, places)
 
-    def copy(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance, origin: Origin | None) -> None:
-        """As append, for tokens that are in another file already."""
-        assert not self._val_tokens
-        self._append(split, ids, ends, places, origin)
-
     def finish(self) -> None:
         """Everything has been appended: write what can only be known now."""
         for split, grown in self._splits.items():
@@ -155,11 +147,9 @@ class FormatWriter:
             if (kind := self._output.format.kind_of(name)) is not None
         )
 
-    def _append(
-        self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance, origin: Origin | None = None
-    ) -> None:
+    def _append(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance) -> None:
         begin = self._splits[split].tokens
-        self._splits[split].append(ids, origin)
+        self._splits[split].append(ids)
         if len(ends):
             # Running text is split by passages: what the other split has of this document ends with it.
             self._close("val" if split == "train" else "train", places[:1])

@@ -2,9 +2,9 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,16 +60,6 @@ def _acquire(path: Path, folder: Path) -> int:
 
 def _lock(fd: int) -> bool:
     """Whether the lock was free; it is ours then."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    import fcntl
-
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

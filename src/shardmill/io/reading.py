@@ -22,7 +22,6 @@ from shardmill.system.names import show
 
 T = TypeVar("T")
 
-FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 STDIN = "-"
 _PIPE_CHUNK = 256 << 10
 _POLL_MILLISECONDS = 200
@@ -98,7 +97,7 @@ class InputReader:
         self._drop_behind = drop_behind
         self._dropped = 0
         try:
-            self._fd = os.open(path, os.O_RDONLY | FLAGS)
+            self._fd = os.open(path, os.O_RDONLY)
         except OSError as e:
             raise input_error(path, e) from e
         self.size: int = os.fstat(self._fd).st_size
@@ -111,7 +110,7 @@ class InputReader:
         missing = length
         while missing > 0:
             try:
-                chunk = pread(self._fd, missing, offset + length - missing)
+                chunk = os.pread(self._fd, missing, offset + length - missing)
             except OSError as e:
                 raise input_error(self.path, e) from e
             if not chunk:
@@ -161,13 +160,11 @@ class PipeReader:
         self._buffer = Spool(path, spool)
         self._done = 0
         try:
-            self._fd = _standard_input() if path == STDIN else os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            self._fd = _standard_input() if path == STDIN else os.open(path, os.O_RDONLY)
         except OSError as e:
             raise input_error(path, e) from e
-        self._poll = None
-        if hasattr(select, "poll"):  # not on Windows: there a silent pipe cannot be interrupted
-            self._poll = select.poll()
-            self._poll.register(self._fd, select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
 
     def read(self, offset: int, length: int) -> bytes:
         """The bytes [offset, offset + length), fewer only at the end."""
@@ -198,7 +195,7 @@ class PipeReader:
     def _next(self) -> bytes:
         """What is in the pipe: at least a byte, or nothing at its end. Waits until the job is stopped."""
         try:
-            while self._poll is not None and not self._poll.poll(_POLL_MILLISECONDS):
+            while not self._poll.poll(_POLL_MILLISECONDS):
                 if self._stop.is_set():
                     raise Stopped("stopped")
             return os.read(self._fd, _PIPE_CHUNK)
@@ -209,10 +206,10 @@ class PipeReader:
 def read_whole(path: str, size: int) -> tuple[bytes, os.stat_result]:
     """The first size bytes of a small local file, fewer only if it is shorter, and its stat after the read."""
     try:
-        fd = os.open(path, os.O_RDONLY | FLAGS)
+        fd = os.open(path, os.O_RDONLY)
         try:
-            data = pread(fd, size, 0)
-            while len(data) < size and (more := pread(fd, size - len(data), len(data))):
+            data = os.pread(fd, size, 0)
+            while len(data) < size and (more := os.pread(fd, size - len(data), len(data))):
                 data += more
             return data, os.fstat(fd)
         finally:
@@ -249,18 +246,7 @@ def input_error(path: str, e: OSError) -> ShardmillError:
 def _standard_input() -> int:
     if sys.__stdin__ is None:  # closed; by now descriptor 0 may belong to another file
         raise OSError(errno.EBADF, "closed")
-    if os.name == "nt":
-        import msvcrt
-
-        msvcrt.setmode(0, os.O_BINARY)  # type: ignore[attr-defined,unused-ignore]
     return 0
-
-
-def pread(fd: int, length: int, offset: int) -> bytes:
-    if hasattr(os, "pread"):
-        return os.pread(fd, length, offset)
-    os.lseek(fd, offset, os.SEEK_SET)  # Windows; reads of one file are never concurrent
-    return os.read(fd, length)
 
 
 def advise(fd: int, offset: int, length: int, advice: str) -> None:

@@ -5,29 +5,20 @@ import errno
 import os
 import shutil
 import stat
-import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from shardmill.errors import OutputError, ShardmillError, TemporaryError
-from shardmill.io.reading import FLAGS, advise, pread
+from shardmill.io.reading import advise
 from shardmill.system import machine
 from shardmill.system.names import show
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 PARTIAL = ".partial"
 # Some systems write ten times slower when given 2 MiB or more at once: they look for a huge page.
 _WRITE_BYTES = 512 << 10
-_BLOCK_BYTES = 4 << 10
-_FICLONERANGE = 0x4020940D
-_OURS = FLAGS | getattr(os, "O_NOFOLLOW", 0)  # a symlink in the output folder must not lead the writer elsewhere
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # nor a named pipe there make it wait
+_OURS = os.O_CLOEXEC | os.O_NOFOLLOW  # a symlink in the output folder must not lead the writer elsewhere
+_NO_WAIT = os.O_NONBLOCK  # nor a named pipe there make it wait
 
 
 def _ignore(_step: str) -> None:
@@ -40,17 +31,6 @@ watch: Callable[[str], None] = _ignore
 
 def reached(step: str) -> None:
     watch(step)
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """A local file that already holds the bytes to write, and their offset in it."""
-
-    path: str
-    offset: int
-
-    def after(self, count: int) -> "Origin":
-        return Origin(self.path, self.offset + count)
 
 
 class GrowingFile:
@@ -90,11 +70,10 @@ class GrowingFile:
     def where(self) -> Path:
         return self.path if self.published else self._partial
 
-    def append(self, data: memoryview, origin: Origin | None = None) -> None:
-        """origin: a file that holds the same bytes; some file systems can share them."""
+    def append(self, data: memoryview) -> None:
         self._reopen()
         with writing(self.path):
-            _write(self._fd, data[_share(origin, self._fd, self.bytes, data.nbytes) if origin is not None else 0 :])
+            _write(self._fd, data)
         self.bytes += data.nbytes
 
     def patch(self, offset: int, data: bytes) -> None:
@@ -110,7 +89,7 @@ class GrowingFile:
         """Bytes written before."""
         self._reopen()
         with writing(self.path):
-            return pread(self._fd, length, offset)
+            return os.pread(self._fd, length, offset)
 
     def _open(self) -> int:
         return os.open(self.path, os.O_RDONLY | _OURS) if self.published else _open_ours(self._partial)
@@ -163,26 +142,6 @@ class GrowingFile:
 def _write(fd: int, data: memoryview) -> None:
     while data.nbytes:
         data = data[os.write(fd, data[:_WRITE_BYTES]) :]
-
-
-def _share(origin: Origin, to: int, at: int, size: int) -> int:
-    """Have a file share the origin's blocks instead of copying them, from `at`, its end, on; returns how many bytes.
-
-    XFS, Btrfs and a few others can, in whole blocks of 4 KiB; elsewhere it is 0.
-    """
-    whole = size // _BLOCK_BYTES * _BLOCK_BYTES
-    if fcntl is None or not whole or origin.offset % _BLOCK_BYTES or at % _BLOCK_BYTES:
-        return 0
-    try:
-        source = os.open(origin.path, os.O_RDONLY | FLAGS)
-        try:
-            fcntl.ioctl(to, _FICLONERANGE, struct.pack("qQQQ", source, origin.offset, whole, at))
-        finally:
-            os.close(source)
-        os.lseek(to, 0, os.SEEK_END)
-    except OSError:  # whatever is wrong shows when the bytes are written instead
-        return 0
-    return whole
 
 
 class DurableLog:
@@ -387,8 +346,6 @@ def _output_error(path: Path, e: OSError, action: str = "written") -> ShardmillE
 
 def sync_folder(folder: Path) -> None:
     """Make the names that files got or lost in this folder survive a power cut."""
-    if os.name == "nt":  # a folder cannot be opened there
-        return
     with writing(folder):
         fd = os.open(folder, os.O_RDONLY)
         try:

@@ -132,7 +132,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
             writer = FormatWriter(output, files)
             with Syncing(files, wanted=target.sync) as syncing:
                 for chunk in ahead(everything(corpora, side, output)):
-                    writer.copy(chunk.split, chunk.tokens, chunk.ends, chunk.provenance, chunk.origin)
+                    writer.append(chunk.split, chunk.tokens, chunk.ends, chunk.provenance)
                     syncing.written(chunk.tokens.nbytes)
                     done += chunk.tokens.nbytes
                     if on_progress is not None:

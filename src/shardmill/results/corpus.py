@@ -19,7 +19,6 @@ from shardmill.formats.registry import FORMATS, Format, choose_shape
 from shardmill.formats.shards import SPLITS, Positions, Shape, SplitName, Tokens, TokenType
 from shardmill.inputs.input_files import Strings
 from shardmill.io.fileset import FileSet, StoredFile, open_fileset
-from shardmill.io.storage import Origin
 from shardmill.record import input_list, journal, manifest
 from shardmill.record.manifest import Manifest
 from shardmill.results import document_index
@@ -43,11 +42,6 @@ class TokenFile:
 
     def read(self, first: int, count: int, dtype: TokenType) -> Tokens:
         return np.frombuffer(self.file.read(self.offset + first * dtype.itemsize, count * dtype.itemsize), dtype)
-
-    def origin(self, first: int, dtype: TokenType) -> Origin | None:
-        """The local file and byte where the tokens from the first on are; None: the file is remote."""
-        remote = isinstance(self.file.fileset.folder, str)
-        return None if remote else Origin(self.file.path, self.offset + first * dtype.itemsize)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -105,13 +99,6 @@ class Split:
         """The file that holds a token, and the number of the token in that file."""
         number = bisect.bisect_right(self._starts, position) - 1
         return self.files[number], position - self._starts[number]
-
-    def origin(self, start: int, stop: int) -> Origin | None:
-        """The local file and byte where the tokens [start, stop) are, if they are in one."""
-        if not 0 <= start < stop <= len(self):
-            return None
-        file, first = self.locate(start)
-        return file.origin(first, self.dtype) if first + stop - start <= file.tokens else None
 
     def chunks(self, size: int = CHUNK_TOKENS) -> Iterator[Tokens]:
         """All tokens in order, some at a time."""

@@ -10,7 +10,6 @@ from shardmill.errors import InputError
 from shardmill.formats.registry import FORMATS, Output, split_mode
 from shardmill.formats.shards import SPLITS, Positions, Provenance, SplitName, Tokens, TokenType
 from shardmill.io.fileset import StoredFile
-from shardmill.io.storage import Origin
 from shardmill.record import input_list
 from shardmill.results.corpus import Corpus, Split
 from shardmill.results.document_index import RowsFile, read_rows
@@ -41,8 +40,6 @@ class Chunk:
     tokens: Tokens
     ends: Positions
     provenance: Provenance
-    origin: Origin | None
-    """The file that already holds exactly these bytes."""
 
 
 def everything(corpora: list[Corpus], side: str, output: Output) -> Iterator[Chunk]:
@@ -69,7 +66,6 @@ def _stream(corpus: Corpus, split: Split, side: str, first_input: int, output: O
         stop = min(start + _CHUNK_TOKENS, len(split))
         tokens = read_shifted(split, start, stop, shift)
         _refuse_large_ids(corpus, split, tokens, start + shift, output.dtype)
-        origin = split.origin(start + shift, stop + shift) if move is None and output.dtype == split.dtype else None
         if scans:
             ends = split.ends_among(tokens, side, start)
             provenance, number = _numbered(number, len(ends)), number + len(ends)
@@ -79,7 +75,7 @@ def _stream(corpus: Corpus, split: Split, side: str, first_input: int, output: O
         if move is not None:
             tokens, ends = move(tokens, ends, last=stop == len(split))
         tokens = tokens.astype(output.dtype, copy=False)
-        yield Chunk(split=split.name, tokens=tokens, ends=ends, provenance=provenance, origin=origin)
+        yield Chunk(split=split.name, tokens=tokens, ends=ends, provenance=provenance)
 
 
 def _refuse_large_ids(corpus: Corpus, split: Split, tokens: Tokens, start: int, dtype: TokenType) -> None:
