@@ -113,7 +113,7 @@ def test_empty_documents_are_counted_and_give_nothing(path):
     how = rules(separator=b"\n", block_bytes=1)
     parts = parts_of(path, b"\n\na\n\n\nb\n", how)
     assert documents_of(parts, how) == [b"a", b"b"]
-    assert sum(pieces_of(part, 0, how, lambda _: False).empty_documents for part in parts) == 4
+    assert sum(pieces_of(part, 0, how, lambda _: False).documents for part in parts) == 4 + 2
 
 
 def test_a_text_that_ends_with_a_separator_has_no_document_after_it(path):

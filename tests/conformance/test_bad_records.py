@@ -277,6 +277,13 @@ def test_a_document_that_is_not_utf8_is_left_out():
                 assert [reject.location.byte for reject in got.rejects] == [0 + 3 + 8, 3 + 8 + 2 + 8]
 
 
+def test_a_byte_order_mark_is_counted_before_a_long_document_that_is_left_out():
+    data = b"\xef\xbb\xbf" + b"bad \xff " * 100 + b"##good"
+    got = mill_files({"a.txt": data}, separator="##", on_error="skip", val_fraction=0, block_bytes=20, **SMALL)
+    assert (got.counts["byte_order_marks"], got.counts["documents_rejected"]) == (1, 1)
+    assert got.counts["documents"] == 2 and got.train == tokens(["good"])
+
+
 def test_a_file_that_is_not_utf8_is_left_out_among_others():
     got = mill_files([b"one", b"\xff", b"two"], val_fraction=0, on_error="skip")
     assert got.train == tokens(["one", "two"])

@@ -247,10 +247,8 @@ def test_damage_is_told_and_loses_nothing_silently(monkeypatch, codec, most):
 def test_snappy_a_little_at_a_time_is_what_the_library_gives(step):
     text = samples.ENGLISH.encode() * 300 + bytes(range(256)) * 300 + b"a" * 70_000 + samples.ENGLISH.encode()
     packed = pa.Codec("snappy").compress(text).to_pybytes()
-    with Decompressed(BytesReader("page", packed), "snappy") as reader:
-        got = (
-            b"".join(reader.read(at, step) for at in range(0, len(text), step)) if step > 1 else reader.read(0, 1 << 30)
-        )
+    reader = Decompressed(BytesReader("page", packed), "snappy")
+    got = b"".join(reader.read(at, step) for at in range(0, len(text), step)) if step > 1 else reader.read(0, 1 << 30)
     assert got == text and reader.damage is None and reader.read(len(text), 1) == b""
-    with Decompressed(BytesReader("page", packed[:-3]), "snappy") as reader:
-        assert text.startswith(reader.read(0, 1 << 30)) and "truncated" in reader.damage
+    reader = Decompressed(BytesReader("page", packed[:-3]), "snappy")
+    assert text.startswith(reader.read(0, 1 << 30)) and "truncated" in reader.damage

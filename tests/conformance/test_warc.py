@@ -92,7 +92,7 @@ def test_what_is_no_text_is_told_and_can_be_left_out(kind, media, reason, choice
     got = mill_files({"a.warc": data}, val_fraction=0, on_error="skip", **choices)
     assert got.train == mill_files({"a.warc": warc(["one", "two"])}, val_fraction=0).train
     assert (got.counts["documents"], got.counts["documents_rejected"]) == (3, 1)
-    assert data[got.rejects[0].byte :].startswith(b"WARC/1.")
+    assert data[got.rejects[0].location.byte :].startswith(b"WARC/1.")
 
 
 def test_a_record_that_is_not_utf8_is_told_left_out_or_repaired():

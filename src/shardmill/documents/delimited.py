@@ -35,8 +35,8 @@ class Row:
     at: int
     line: int
     """How many lines precede it."""
-    value: bytes | ValueReader | Broken
-    """The text; for a long row a Reader of it; or why there is none."""
+    value: bytes | Broken
+    """The text, or why there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,16 +54,17 @@ class TablePart:
         return weight(self.after.offset - self.rows[0].at, len(self.rows))
 
     def checked(self, rules: TextRules) -> Records:
-        found = Records(
-            rules=rules, location=lambda index, _: _location(self.path, self.rows[index]), job_offset=self.job_offset
-        )
+        found = Records(rules=rules, location=self._location, job_offset=self.job_offset)
         for index, row in enumerate(self.rows):
             offset = row.at - self.rows[0].at
             if isinstance(row.value, Broken):
                 found.refuse(row.value, index, offset)
-            elif isinstance(row.value, bytes):
+            else:
                 found.add_text(row.value, index, offset)
         return found
+
+    def _location(self, index: int, _offset: int) -> Location:
+        return Location(path=self.path, line=self.rows[index].line + 1, byte=self.rows[index].at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,10 +104,9 @@ def read_parts(
             found = _LongRow(table, here).find()
             if found is None:
                 break
-            rows, after = [found[0]], found[1]
-        if rows and isinstance(rows[0].value, ValueReader):
-            location = _location(reader.path, rows[0])
-            yield from long_parts(rows[0].value, here, after, location, base + here.offset, rules)
+            value, after = found
+            location = Location(path=reader.path, line=here.record + 1, byte=here.offset)
+            yield from long_parts(value, here, after, location, base + here.offset, rules)
         elif rows:
             yield TablePart(
                 file=here.file, path=reader.path, rows=tuple(rows), job_offset=base + rows[0].at, after=after
@@ -142,6 +142,7 @@ def _rows(table: _Table, here: Position) -> tuple[list[Row], Position]:
     data, _ = whole_lines(table.reader, here.offset, table.newline, table.rules.block_bytes)
     source, ends = _parsed(data, table.newline, table.delimiter)
     rows: list[Row] = []
+    value: bytes | Broken
     at, done = here.offset, 0
     # A field may also be longer than the csv module allows; its limit is the whole process's, so it is left alone.
     with contextlib.suppress(csv.Error):
@@ -150,7 +151,9 @@ def _rows(table: _Table, here: Position) -> tuple[list[Row], Position]:
             if following - at > table.rules.max_run_bytes or len(rows) == MAX_RECORDS:
                 break
             if values:  # a blank line is not a record, but has a number
-                value = _too_few(len(values), table) if len(values) <= table.column else _encoded(values[table.column])
+                value = _too_few(len(values), table)
+                if len(values) > table.column:
+                    value = values[table.column].encode("utf-8", "surrogateescape")
                 rows.append(Row(at=at, line=here.record + done, value=value))
             at, done = following, source.line_num
     return rows, Position(file=here.file, offset=at, record=here.record + done) if done else here
@@ -168,14 +171,6 @@ def _parsed(data: bytes, newline: bytes, delimiter: str) -> tuple[Any, list[int]
     return csv.reader(lines(), delimiter=delimiter, strict=True), ends
 
 
-def _encoded(value: str) -> bytes:
-    return value.encode("utf-8", "surrogateescape")
-
-
-def _location(path: str, row: Row) -> Location:
-    return Location(path=path, line=row.line + 1, byte=row.at)
-
-
 def _too_few(columns: int, table: _Table) -> Broken:
     return Broken(f"has {columns:,} columns, but the text should be in column {table.column + 1:,}")
 
@@ -188,8 +183,8 @@ class _LongRow:
         self._cursor = Cursor(table.reader, here.offset)
         self._outside = re.compile(b"[^\r\n" + re.escape(table.delimiter.encode()) + b"]*")
 
-    def find(self) -> tuple[Row, Position] | None:
-        """The row, with a Reader of its text or why there is none, and where the next begins; None at the end."""
+    def find(self) -> tuple[ValueReader | Broken, Position] | None:
+        """A Reader of its text, or why there is none, and where the next row begins; None at the end of the file."""
         newline, first = self._table.newline, self._here.offset
         if self._cursor.peek() is None:
             return None
@@ -207,8 +202,7 @@ class _LongRow:
         end, read = self._cursor.position, self._table.reader.read
         lines = sum(read(at, min(_WINDOW, end - at)).count(newline) for at in range(first, end, _WINDOW))
         lines += read(end - 1, 1) != newline
-        after = Position(file=self._here.file, offset=end, record=self._here.record + lines)
-        return Row(at=first, line=self._here.record, value=value), after
+        return value, Position(file=self._here.file, offset=end, record=self._here.record + lines)
 
     def _row(self) -> ValueReader | Broken:
         reader, replace = self._table.reader, self._table.rules.on_error == "replace"

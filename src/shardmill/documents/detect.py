@@ -2,6 +2,7 @@
 
 import os
 
+from shardmill.documents import utf8
 from shardmill.errors import ContentError
 from shardmill.io.compression import LEAST_WINDOW, SUFFIXES, Compression, Decompressed, compression_of, window_of
 from shardmill.io.reading import Reader
@@ -45,8 +46,7 @@ def suffixes(path: str) -> tuple[str, Compression | None]:
 
 def is_known(path: str) -> bool:
     """Whether a file of this name is read when its folder is an input."""
-    suffix, _ = suffixes(path)
-    return suffix in FORMAT_OF_SUFFIX
+    return suffixes(path)[0] in FORMAT_OF_SUFFIX
 
 
 def uncompressed(reader: Reader, *, max_window: int = LEAST_WINDOW, spool: str | None = None) -> Reader:
@@ -56,7 +56,8 @@ def uncompressed(reader: Reader, *, max_window: int = LEAST_WINDOW, spool: str |
     if found is not None:
         return Decompressed(reader, found, max_window=max(max_window, LEAST_WINDOW), spool=spool)
     named = suffixes(reader.path)[1]
-    if named is not None and head and not _is_text(head) and _by_content(head) is None:
+    is_text = utf8.valid_bytes(head) > len(head) - 4  # its last character may be cut
+    if named is not None and head and not is_text and _by_content(head) is None:
         raise ContentError(
             f"{show(reader.path)}: is named {os.path.splitext(reader.path)[1]} but is neither {named} nor text; it is damaged or misnamed: download it again, or rename it"
         )
@@ -103,11 +104,3 @@ def _by_content(head: bytes) -> InputFormat | None:
     if head.startswith(_ARROW_CONTINUES) and 0 < int.from_bytes(head[4:8], "little") < 1 << 28:
         return "arrow"
     return "warc" if head.startswith(b"WARC/1.") else None
-
-
-def _is_text(head: bytes) -> bool:
-    try:
-        head.decode()
-    except UnicodeDecodeError as e:
-        return e.start >= len(head) - 3
-    return True

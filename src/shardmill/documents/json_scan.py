@@ -148,11 +148,10 @@ class _Scan:
         """Whether a key is the next name of the path."""
         if level < 0 or end - start > _LONGEST_NAME:
             return False
-        raw = self._reader.read(start, end - start)
-        name = json.loads('"' + raw.decode("utf-8", "replace") + '"')
+        name = _unquoted(self._reader.read(start, end - start).decode("utf-8", "replace"))
         if level == len(self._path) - 1 and len(self.names) <= _NAMES_SHOWN:
             self.names.append(name)
-        return bool(name == self._path[level])
+        return name == self._path[level]
 
     def _broken(self, reason: str, at: int) -> Broken:
         return Broken(f"is not JSON: {reason}, at byte {at - self._start:,} of the line")

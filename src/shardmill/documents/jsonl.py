@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.documents import json_fast, json_scan, utf8
-from shardmill.documents.long_values import BytesReader, ValuePart, long_parts, value_parts
+from shardmill.documents.long_values import BytesReader, ValuePart, ValueReader, long_parts, value_parts
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Broken, Counted, Records, damage_of, lost, whole_lines
 from shardmill.documents.rejects import Location
@@ -24,6 +24,7 @@ from shardmill.io.reading import Reader
 
 _HEAD_BYTES = 64 << 10
 _VALUES = b'["-0123456789tfnNI'
+_ONE_VALUE = " (first turn a JSON list, or an object over many lines, into lines: jq -c '.[]' FILE > FILE.jsonl)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +48,7 @@ class LinesPart:
     def checked(self, rules: TextRules) -> Records:
         starts = lru_cache(maxsize=1)(self._starts)  # needed for each bad record, or for none
         found = Records(
-            rules=rules,
-            location=lambda index, _: Location(
-                path=self.path, line=self.line + index + 1, byte=self.offset + starts()[index]
-            ),
-            job_offset=self.job_offset,
+            rules=rules, location=lambda index, _: self._location(index, starts()[index]), job_offset=self.job_offset
         )
         path = _path(rules.field)
         texts = json_fast.texts(self.data, self.newline, path)
@@ -71,6 +68,9 @@ class LinesPart:
     def _lines(self) -> list[bytes]:
         lines = self.data.split(self.newline)
         return lines if lines[-1] else lines[:-1]
+
+    def _location(self, index: int, start: int) -> Location:
+        return Location(path=self.path, line=self.line + index + 1, byte=self.offset + start)
 
     def _starts(self) -> list[int]:
         sizes = [len(line) + len(self.newline) for line in self._lines()]
@@ -158,12 +158,10 @@ def _long_line(
             raise Broken("is not an object" if first in _VALUES else "is not JSON: no value begins here")
         if complaint is not None and not replace:
             raise Broken(complaint, repairable=True)
-        value = json_scan.string_reader(
-            reader, json_scan.find_string(reader, (here.offset, end), path), replace=replace
-        )
+        span = json_scan.find_string(reader, (here.offset, end), path)
+        value: ValueReader | Broken = json_scan.string_reader(reader, span, replace=replace)
     except Broken as e:
-        yield Counted(file=here.file, after=after, location=location, complaint=str(e), repairable=e.repairable)
-        return
+        value = e
     yield from long_parts(value, here, after, location, job_offset, rules)
 
 
@@ -182,7 +180,8 @@ def exact(line: str, path: tuple[str, ...]) -> str:
         # An object is a tuple of its pairs, so that a repeated name is seen; numbers may be too large to compute.
         value: Any = json.loads(line, object_pairs_hook=tuple, parse_int=lambda _: 0, parse_float=lambda _: 0)
     except json.JSONDecodeError as e:
-        raise Broken(f"is not JSON: {e.msg}, at character {e.pos:,} of the line{_hint(line)}") from None
+        hint = _ONE_VALUE if line.strip() in ("[", "{", "[{") else ""
+        raise Broken(f"is not JSON: {e.msg}, at character {e.pos:,} of the line{hint}") from None
     except RecursionError:
         raise Broken(f"is nested more than {json_scan.DEPTH} deep") from None
     name = ".".join(path)
@@ -200,14 +199,6 @@ def exact(line: str, path: tuple[str, ...]) -> str:
         return value
     kinds = {tuple: "an object", list: "a list", int: "a number", float: "a number"}
     raise Broken(f"field {name!r} is {kinds.get(type(value)) or json.dumps(value)}, not a string")
-
-
-def _hint(line: str) -> str:
-    if line.strip() not in ("[", "{", "[{"):
-        return ""
-    return (
-        " (a JSON list, or an object over many lines, must be turned into lines first: jq -c '.[]' FILE > FILE.jsonl)"
-    )
 
 
 def _path(field: str) -> tuple[str, ...]:

@@ -60,23 +60,13 @@ class BytesReader:
     """A Reader of bytes in memory."""
 
     def __init__(self, path: str, data: bytes) -> None:
-        self.path = path
-        self.data = data
-
-    @property
-    def size(self) -> int | None:
-        return len(self.data)
+        self.path, self.data = path, data
+        self.size: int | None = len(data)
 
     def read(self, offset: int, length: int) -> bytes:
         return self.data[offset : offset + length]
 
     def done_until(self, offset: int) -> None:
-        pass
-
-    def __enter__(self) -> "BytesReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
         pass
 
 
@@ -90,14 +80,11 @@ class ValueReader:
         self, reader: Reader, span: tuple[int, int], boundary: Callable[[bytes], int], decode: Decode, *, replace: bool
     ) -> None:
         self.path = reader.path
+        self.size: int | None = None
         self._reader, self._replace = reader, replace
         self._first, self._last = span
         self._boundary, self._decode = boundary, decode
         self._rewind()
-
-    @property
-    def size(self) -> int | None:
-        return None
 
     def read(self, offset: int, length: int) -> bytes:
         if offset < self._kept:
@@ -107,7 +94,7 @@ class ValueReader:
             if drop > 0:
                 del self._text[:drop]
                 self._kept += drop
-            self._text += self._next(self._kept + len(self._text))
+            self._text += self._next(self._kept + len(self._text))[0]
         return bytes(self._text[offset - self._kept : offset - self._kept + length])
 
     def done_until(self, offset: int) -> None:
@@ -116,35 +103,27 @@ class ValueReader:
     def check(self) -> int:
         """Decode all of it: how many characters were replaced. Raises Broken. What is not too long stays in memory."""
         self._rewind()
-        done = 0
+        done = all_replaced = 0
         while self._at < self._last:
-            text = self._next(done)
+            text, replaced = self._next(done)
             done += len(text)
+            all_replaced += replaced
             self._text += text if done <= HELD_BYTES else b""
-        replaced = self._replaced
         if done > HELD_BYTES:
             self._rewind()
-        return replaced
-
-    def __enter__(self) -> "ValueReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+        return all_replaced
 
     def _rewind(self) -> None:
-        self._at, self._kept, self._done, self._replaced = self._first, 0, 0, 0
+        self._at, self._kept, self._done = self._first, 0, 0
         self._text = bytearray()
 
-    def _next(self, done: int) -> bytes:
+    def _next(self, done: int) -> tuple[bytes, int]:
         raw = self._reader.read(self._at, min(_WINDOW, self._last - self._at))
         raw = raw if self._at + len(raw) == self._last else raw[: self._boundary(raw)]
         if not raw:
             raise Broken("it ends too early")
         self._at += len(raw)
-        text, replaced = self._decode(raw, done, self._replace)
-        self._replaced += replaced
-        return text
+        return self._decode(raw, done, self._replace)
 
 
 class Cursor:
@@ -202,10 +181,12 @@ def plain(reader: Reader, span: tuple[int, int], *, replace: bool) -> ValueReade
 
 
 def long_parts(
-    value: ValueReader, here: Position, after: Position, location: Location, job_offset: int, rules: TextRules
+    value: ValueReader | Broken, here: Position, after: Position, location: Location, job_offset: int, rules: TextRules
 ) -> Iterator[ValuePart | Counted]:
     """A long value in a file, checked first; here.begin bytes of its text are done already."""
     try:
+        if isinstance(value, Broken):
+            raise value
         replaced = value.check()
     except Broken as e:
         yield Counted(file=here.file, after=after, location=location, complaint=str(e), repairable=e.repairable)

@@ -26,6 +26,7 @@ class Position:
 
 
 BEGINNING = Position()
+_NOT_WRITTEN = ("documents_empty", "documents_rejected", "documents_unsampled")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -81,5 +82,6 @@ class Pieces:
         self.rejects = [reject for reject in self.rejects if reject[0] < max(count, 1)]
 
     @property
-    def empty_documents(self) -> int:
-        return sum(number for _, name, number in self.events if name == "documents_empty")
+    def documents(self) -> int:
+        """How many documents begin in it, including those that are empty, bad or not in the sample."""
+        return sum(self.begins) + sum(number for _, name, number in self.events if name in _NOT_WRITTEN)

@@ -10,8 +10,6 @@ from shardmill.documents.rules import DOCUMENT_HEAD, TextRules
 from shardmill.errors import InputError
 from shardmill.io.reading import Reader
 
-_NOT_WRITTEN = ("documents_empty", "documents_rejected", "documents_unsampled")
-
 
 class Broken(Exception):
     """Why a record is refused. repairable: --on-error replace would accept it."""
@@ -71,8 +69,7 @@ class Records:
         refuse(self.found, self.location(index, offset), self.rules, broken)
 
     def keys(self, _base: int, _rules: TextRules) -> tuple[list[int], int]:
-        not_written = sum(n for _, name, n in self.found.events if name in _NOT_WRITTEN)
-        return self._keys(), len(self.found.data) + not_written
+        return self._keys(), self.found.documents
 
     def pieces(self, _base: int, _rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
         self.found.val = [is_val(key) for key in self._keys()]

@@ -52,8 +52,8 @@ class TextPart:
     open: bool
     forced: bool = False
     """The cut at the end of this Part had to be forced."""
-    bom: bool = False
-    """A byte order mark precedes it."""
+    boms: int = 0
+    """1 if a byte order mark precedes it."""
     dropped: bool = False
     """It belongs to a long document that is not in the sample."""
     path: str = ""
@@ -120,7 +120,7 @@ def read_parts(
         start = Position(file=start.file, offset=len(BOM), begin=len(BOM))
     read = _read_documents if rules.passage_bytes is None else _read_passages
     for part in read(start, reader, base, rules):
-        yield dataclasses.replace(part, bom=True) if bom and isinstance(part, TextPart) else part
+        yield dataclasses.replace(part, boms=1) if bom else part
         bom = False
         reader.done_until(part.after.offset)
 
@@ -135,7 +135,7 @@ def pieces_of(
         if part.starts
         else _pieces_of_documents(part, base, rules, is_val, suspect=suspect)
     )
-    if part.bom:
+    if part.boms:
         found.count("byte_order_marks", at=0)
     if part.forced and found.data:
         found.count("forced_cuts", at=len(found.data) - 1)
@@ -145,27 +145,19 @@ def pieces_of(
 def keys_and_count(part: TextPart, base: int, rules: TextRules) -> tuple[list[int], int]:
     """The keys of the documents or passages that begin in this Part and are neither empty nor outside the sample; and how
     many begin in all. Whether they are UTF-8 does not matter: the split is the same for any --on-error."""
-    wanted = rules.wanted
-    if part.open and not part.starts:
-        return ([] if part.dropped else list(part.keys)), len(part.keys)
     if part.starts:
-        keys = list(part.keys)
-        if wanted is not None:
-            keys = [key for key, data in zip(keys, _passages(part), strict=True) if wanted(data[:PASSAGE_HEAD])]
-        return keys, len(part.keys)
-    documents = _documents(part, rules.separator)
-    if part.continues:
-        del documents[0]
-    keys = [
-        rules.key(text[:DOCUMENT_HEAD], base + part.offset + offset)
-        for text, offset in documents
-        if text and (wanted is None or wanted(text[:DOCUMENT_HEAD]))
-    ]
-    return keys, len(documents)
+        wanted = rules.wanted
+        passages = zip(part.starts, [*part.starts[1:], len(part.data)], part.keys, strict=True)
+        return [key for a, b, key in passages if wanted is None or wanted(part.data[a:b][:PASSAGE_HEAD])], len(
+            part.keys
+        )
+    keys: list[int] = []
 
+    def note(key: int) -> bool:
+        keys.append(key)
+        return False
 
-def _passages(part: TextPart) -> list[bytes]:
-    return [part.data[a:b] for a, b in zip(part.starts, [*part.starts[1:], len(part.data)], strict=True)]
+    return keys, _pieces_of_documents(part, base, rules, note, suspect=False).documents
 
 
 def _pieces_of_passages(part: TextPart, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool) -> Pieces:

@@ -79,6 +79,7 @@ def read_parts(
             return
         if record is None:
             return
+        location = Location(path=reader.path, byte=here.offset + record.at)
         after = Position(file=here.file, offset=here.offset + record.end, record=here.record + max(1, len(records)))
         if records:
             yield WarcPart(
@@ -90,22 +91,13 @@ def read_parts(
                 job_offset=base + here.offset,
                 after=after,
             )
+        elif record.is_text:
+            span = here.offset + record.begin, here.offset + record.end
+            value = plain(reader, span, replace=rules.on_error == "replace")
+            yield from long_parts(value, here, after, location, base + here.offset + record.at, rules)
         else:
-            yield from _long(record, reader, here, after, base, rules)
+            yield Counted(file=here.file, after=after, location=location, complaint=record.complaint)
         here = after
-
-
-def _long(
-    record: Record, reader: Reader, here: Position, after: Position, base: int, rules: TextRules
-) -> Iterator[ValuePart | Counted]:
-    """A record longer than max_run_bytes."""
-    location = Location(path=reader.path, byte=here.offset + record.at)
-    if not record.is_text:
-        yield Counted(file=here.file, after=after, location=location, complaint=record.complaint)
-        return
-    span = here.offset + record.begin, here.offset + record.end
-    value = plain(reader, span, replace=rules.on_error == "replace")
-    yield from long_parts(value, here, after, location, base + here.offset + record.at, rules)
 
 
 def _whole_records(reader: Reader, here: Position, rules: TextRules) -> tuple[bytes, list[Record]]:
@@ -127,7 +119,7 @@ def _whole_records(reader: Reader, here: Position, rules: TextRules) -> tuple[by
 
 
 def _next_record(reader: Reader, at: int) -> Record | None:
-    """The next record, however long; None at the end of the file. Raises Broken if it is cut short."""
+    """The next record, however long; None at the end of the file. Raises Broken if it is truncated."""
     head = reader.read(at, _LONGEST_HEADER)
     record = _record(head, 0)
     if record is not None and (record.end == record.begin or reader.read(at + record.end - 1, 1)):
@@ -135,7 +127,7 @@ def _next_record(reader: Reader, at: int) -> Record | None:
     damage = damage_of(reader)
     if record is None and damage is None and not head.strip(b"\r\n"):
         return None
-    raise Broken(damage or "the file ends in the middle of it; it was cut short")
+    raise Broken(damage or "the file is truncated in the middle of it")
 
 
 def _record(data: bytes, at: int) -> Record | None:

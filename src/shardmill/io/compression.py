@@ -130,12 +130,6 @@ class Decompressed:
                 return taken
         return self._taken[-1][1]
 
-    def __enter__(self) -> "Decompressed":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._source.__exit__(None, None, None)
-
     @property
     def _end(self) -> int:
         return self._buffer.end

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 import xxhash
@@ -69,16 +68,10 @@ class Reader(Protocol):
     def done_until(self, offset: int) -> None:
         """Nothing before offset will be read again."""
 
-    def __enter__(self) -> "Reader": ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
-
 
 def open_input(
     file: InputFile, *, drop_behind: bool = False, stop: threading.Event | None = None, spool: str | None = None
-) -> Reader:
+) -> "InputReader | PipeReader | RemoteReader":
     """The one way to read an input. A read that waits for bytes raises Stopped once stop is set.
 
     spool is a folder for the replay buffer of a pipe, should it outgrow memory.

@@ -222,7 +222,7 @@ def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
         data=data[bom:] if bom else data,
         documents=documents,
         open=False,
-        bom=bool(bom),
+        boms=1 if bom else 0,
         path=file.path,
     )
 
