@@ -205,7 +205,7 @@ def _fit_budget(
     before = machine.rss()
     first = Encoder(engines)
     # Many pieces make the fast engine import one more library.
-    first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1), suspicious=False)
+    first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1))
     # The native engine is loaded already, and does not grow.
     engine = max(0, machine.rss() - before) if engines.guard is not None and engines.native is None else 0
     del first
