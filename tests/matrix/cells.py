@@ -47,7 +47,7 @@ def refusal(cell: Cell) -> str | None:
     if modded and cell.get("tokenizer", "r50k_base") != "r50k_base":
         return "uint16"
     if split in ("head", "tail") and (packing not in (None, "none") or kind in ("arrow", "stream")):
-        return "go by places in the input"
+        return "byte offsets in the input"
     return None
 
 
