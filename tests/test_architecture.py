@@ -39,7 +39,7 @@ DOORS = {
         "documents.utf8",
         "io.snappy",
         "documents.columnar.columns",
-        "documents.columnar.long_pages",
+        "documents.columnar.pages",
         "documents.columnar.parquet",
         "documents.columnar.arrow",
     },

@@ -2,9 +2,14 @@
 
 import io
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
 import pytest
 
 from given_texts import load_once
@@ -107,3 +112,31 @@ def test_rows_that_share_their_text_take_no_more_than_a_block_at_once():
         for part in itertools.islice(parts(data), 5):
             assert part.size <= 1 << 20 and set(part.checked(rules()).found.data) == {text}
             assert pa.total_allocated_bytes() - before < 32 << 20
+
+
+SETTINGS = """
+import sys
+import pyarrow as pa
+import shardmill
+
+def settings():
+    pool = pa.default_memory_pool()
+    return pool.backend_name, type(pool).__name__, pa.cpu_count(), pa.io_thread_count()
+
+pa.set_cpu_count(3)
+pa.set_io_thread_count(5)
+before = settings()
+for number, file in enumerate(sys.argv[2:]):
+    shardmill.prepare(shardmill.Spec(inputs=[file], output=f"{sys.argv[1]}/{number}", val_fraction=0))
+assert settings() == before, settings()
+"""
+
+
+def test_a_program_that_uses_the_library_keeps_its_arrow_settings(tmp_path):
+    table = pa.table({"text": [f"{i} and so on" for i in range(1000)]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    pa.feather.write_feather(table, tmp_path / "a.feather", compression="zstd")
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 100)
+    files = sorted(tmp_path.iterdir())
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, "-c", SETTINGS, tmp_path, *files], check=True, env={**os.environ, **cache})

@@ -67,7 +67,7 @@ def test_right_tokens_are_found_right_at_every_place(tokenizer, engine):
         pytest.skip("the native engine knows only GPT-2's vocabulary")
     found = choose_engines(load_once(tokenizer), engine, 0, Path(tempfile.gettempdir()))
     pieces = [samples.ALL.encode() * 40, b"short", *(text.encode() * 3 for text in samples.SAMPLES.values())]
-    ids, counts = Encoder(found).encode(pieces, suspicious=True)
+    ids, counts = Encoder(found).encode(pieces)
     checked = 0
     for block in range(1, 200):
         checked += check.Checker(found, 1.0, block).check(block, pieces, ids, counts, str, 1.0)

@@ -61,6 +61,18 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 
 
+def test_the_pages_name_options_that_exist():
+    from shardmill.cli.main import cli
+
+    options = [each for command in cli.commands.values() for each in command.params]
+    known = {name for each in options for name in (*each.opts, *each.secondary_opts)}
+    others = {"--help", "--resume", "--long", "--data", "--data-path", "--input", "--train-data-path"}
+    others |= {"--valid-data-path"}  # of tokbin, zstd and the trainers
+    for page in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/adr/*.md")]:
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text()))
+        assert named - known - others == set(), page.name
+
+
 def test_the_command_reference_is_what_help_prints():
     sys.path.insert(0, str(ROOT / "tools"))
     try:

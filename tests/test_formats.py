@@ -254,7 +254,7 @@ def test_patched_headers_have_the_right_checksums(tmp_path, monkeypatch):
         ({"format": "modded-nanogpt", "tokenizer": "cl100k_base"}, "version 1, which hold uint16"),
         ({"format": "llmc", "shard_tokens": 2_000_000_000}, "32-bit"),
         ({"format": "nanogpt", "provenance": True}, "pass --index"),
-        ({"format": "parquet"}, "unknown format .*choose one of nanogpt"),
+        ({"format": "parquet"}, "not known; choose one of nanogpt"),
         ({"format": "shards", "shard_tokens": 0}, "less than 1"),
         ({"tokenizer": "cl100k_base", "dtype": "uint16"}, "uint16 ends at 65,535"),
     ],

@@ -227,7 +227,7 @@ def test_the_library_and_its_door_agree_on_the_version():
 def test_it_is_chosen_where_it_can_run(tmp_path):
     engines = choose_engines(load_once("r50k_base"), "auto", 0, tmp_path)
     assert engines.name == native.version() and not engines.guard.code_points
-    ids, counts = Encoder(engines).encode([b"hello world"], suspicious=False)
+    ids, counts = Encoder(engines).encode([b"hello world"])
     assert (ids.dtype, ids.tolist(), counts.tolist()) == (np.uint16, [31373, 995], [2])
 
 

@@ -98,7 +98,7 @@ def main() -> int:
     problems: list[shardmill.Problem] = list(checked.problems)
     found: dict[str, shardmill.Statistics] = shardmill.inspect(Path("data"))
     lengths: shardmill.Lengths | None = found["train"].lengths
-    print(likely.middle, counts.documents, shard.tokens, sides, text, one.tokens, many.dtype, problems, lengths)
+    print(likely.middle, counts.documents, shard.tokens, sidecars, text, one.tokens, many.dtype, problems, lengths)
     return 0 if checked.ok else 1
 
 

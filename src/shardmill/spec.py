@@ -153,6 +153,19 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Claims:
+    """What the user says about files that convert reads and that do not say it themselves."""
+
+    from_format: OutputFormat | None = None
+    from_dtype: Dtype = "auto"
+    eot_id: int | None = None
+    """The end-of-text token, which must not occur inside documents."""
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     """What a job may use of the machine. Never changes a byte of the result. None: decide from the machine.
 

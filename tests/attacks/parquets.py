@@ -2,6 +2,9 @@
 
 import struct
 
+from shardmill.documents.columnar.pages import Chunk
+from shardmill.documents.long_values import BytesReader
+
 
 class Long(int):
     """A number that Parquet writes as one of 64 bits; others have 32."""
@@ -33,6 +36,15 @@ def thrift(value):
             return 12, out + b"\0"
 
 
+def pages_of(data, start=0, length=None, values=1 << 40):
+    """The pages of a column chunk, as our own reader finds them."""
+    reader = BytesReader("a.parquet", data)
+    length = len(data) if length is None else length
+    return list(
+        Chunk(reader=reader, start=start, length=length, values=values, codec="UNCOMPRESSED", max_level=0).pages()
+    )
+
+
 def plain(*values):
     return b"".join(struct.pack("<I", len(value)) + value for value in values)
 
@@ -48,12 +60,12 @@ def dictionary(body, values):
     return thrift({1: 2, 2: len(body), 3: len(body), 7: {1: values, 2: 0}})[1] + body
 
 
-def file(*pages, rows, in_group=None):
-    """A file of one row group; the first of several pages is its dictionary."""
+def file(*pages, rows, in_group=None, codec=0, changes=()):
+    """A file of one row group; the first of several pages is its dictionary. changes are fields of the column chunk."""
     chunk = b"".join(pages)
     first = len(pages[0]) if len(pages) > 1 else 0
     sizes = {5: Long(rows), 6: Long(len(chunk)), 7: Long(len(chunk)), 9: Long(4 + first)}
-    meta = {1: 6, 2: [0], 3: [b"text"], 4: 0, **sizes, **({11: Long(4)} if first else {})}
+    meta = {1: 6, 2: [0], 3: [b"text"], 4: codec, **sizes, **({11: Long(4)} if first else {}), **dict(changes)}
     group = {1: [{2: Long(4), 3: meta}], 2: Long(len(chunk)), 3: Long(rows if in_group is None else in_group)}
     schema = [{4: b"schema", 5: 1}, {1: 6, 3: 0, 4: b"text", 6: 0}]
     footer = thrift({1: 1, 2: schema, 3: Long(rows), 4: [group]})[1]

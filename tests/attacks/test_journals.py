@@ -136,7 +136,7 @@ def test_the_journal_of_a_long_job_stays_small_and_says_the_same(tmp_path, monke
     monkeypatch.setattr(journal, "_MOST_BYTES", 20_000)
     log = Journal(tmp_path, Unfinished(overwrites=True))
     log.begin(JOB)
-    log.split({"limit": 7})
+    log.split(7)
     for number in range(300):
         log.checkpoint(reached(number))
         if number % 50 == 0:
@@ -144,7 +144,7 @@ def test_the_journal_of_a_long_job_stays_small_and_says_the_same(tmp_path, monke
         assert (tmp_path / journal.NAME).stat().st_size < 25_000
     log.close()
     left = journal.read(tmp_path)
-    assert left.checkpoint == reached(299) and left.job == JOB and left.overwrites and left.split == {"limit": 7}
+    assert left.checkpoint == reached(299) and left.job == JOB and left.overwrites and left.split == 7
     assert left.uploaded == {f"train-{number:05}.bin" for number in range(0, 300, 50)}
     assert sorted(path.name for path in tmp_path.iterdir()) == [journal.NAME]
 

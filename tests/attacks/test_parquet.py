@@ -7,18 +7,18 @@ import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import numpy as np
 import parquets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from parquets import dictionary, page, plain, varint
+from parquets import Long, dictionary, page, pages_of, plain, varint
 
 from given_texts import load_once
 from shardmill import Spec, prepare
 from shardmill.documents.columnar import arrow, parquet
-from shardmill.documents.columnar.pages import pages_of
 from shardmill.documents.long_values import BytesReader
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted
@@ -105,10 +105,11 @@ def test_a_value_that_is_repeated_is_not_repeated_in_memory_whatever_follows(aft
     coded = page(bytes([10]) + varint(1000 << 1) + struct.pack("<H", 1000), 1000, encoding=8)
     data = parquets.file(words, coded + after, rows=1003)
     parts = parquet.read_parts(Position(), BytesReader("a.parquet", data), 0, rules())
-    before = pa.total_allocated_bytes()
+    tracemalloc.start()
     for part in itertools.islice(parts, 20):
         assert part.size <= MIB
-        assert pa.total_allocated_bytes() - before < 64 * MIB
+    assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+    tracemalloc.stop()
 
 
 def test_a_page_of_very_many_values_stays_within_the_smallest_budget(tmp_path):
@@ -211,14 +212,14 @@ def test_a_page_header_takes_no_longer_to_read_than_its_bytes(field):
     data = b"\x15\x00" + field
     started = time.process_time()
     with pytest.raises(ValueError, match="header"):
-        list(pages_of(BytesReader("a.parquet", data), 0, len(data), 1000))
+        pages_of(data)
     assert time.process_time() - started < 1
 
 
 def test_a_list_of_booleans_in_a_page_header_is_read_over():
     extra = bytes([0x39, 0x31, 1, 2, 1])  # three of them, a byte each
     data = page(plain(b"one", b"two"), 2, extra=extra)
-    (found,) = pages_of(BytesReader("a.parquet", data), 0, len(data), 2)
+    (found,) = pages_of(data)
     assert (found.values, found.size, found.at) == (2, 14, len(data) - 14)
 
 
@@ -229,7 +230,7 @@ def test_rows_before_a_damaged_page_of_a_large_row_group_are_found_quickly(tmp_p
     )
     data = bytearray(file.read_bytes())
     chunk = pq.ParquetFile(file).metadata.row_group(0).column(0)
-    *_, last = pages_of(BytesReader("", data), chunk.data_page_offset, chunk.total_compressed_size, 1 << 40)
+    *_, last = pages_of(bytes(data), chunk.data_page_offset, chunk.total_compressed_size)
     data[last.at : last.at + last.compressed] = bytes(last.compressed)
     file.write_bytes(data)
     started = time.process_time()
@@ -243,13 +244,41 @@ def test_rows_before_a_damaged_page_of_a_large_row_group_are_found_quickly(tmp_p
 
 def test_a_page_with_more_values_than_its_row_group_has_rows_is_told():
     (reason,) = rejects_of(parquets.file(page(plain(b"a", b"b", b"c"), 3), rows=2))
-    assert "its pages have 3 values, and there are 2 rows" in reason
+    assert "its pages hold more values than the 2 rows of the row group" in reason
 
 
 def test_a_footer_that_contradicts_itself_is_content_at_fault():
     data = parquets.file(page(plain(b"a"), 1), rows=1, in_group=2)
     with pytest.raises(ContentError, match="1 rows in all, 2 in its row groups"):
         rejects_of(data)
+
+
+CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "zstd", 7: "lz4_raw"}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_page_that_holds_less_or_more_than_its_header_says_is_refused(codec):
+    # The library fills the rest of a page with whatever was in memory.
+    text = plain(*[b"so it is "] * 1000)
+    packed = pa.Codec(CODECS[codec]).compress(text, asbytes=True)
+    for change in (-1000, -1, 1, 1000):
+        data = parquets.file(page(packed, 1000, size=len(text) + change), rows=1000, codec=codec)
+        (reason,) = rejects_of(data)
+        assert reason.startswith("1,000 rows")
+    assert not rejects_of(parquets.file(page(packed, 1000, size=len(text)), rows=1000, codec=codec))
+
+
+def test_blocks_of_hadoops_lz4_are_read():
+    text = plain(*[b"%d and so on" % i for i in range(1000)])
+    halves = [text[:5000], text[5000:]]
+    packed = [pa.Codec("lz4_raw").compress(half, asbytes=True) for half in halves]
+    blocks = b"".join(
+        struct.pack(">II", len(half), len(data)) + data for half, data in zip(halves, packed, strict=True)
+    )
+    (part,) = parquet.read_parts(
+        Position(), BytesReader("a", parquets.file(page(blocks, 1000, size=len(text)), rows=1000, codec=5)), 0, rules()
+    )
+    assert part.values == [b"%d and so on" % i for i in range(1000)]
 
 
 @pytest.mark.parametrize("held", [1000, 16 * MIB])
@@ -265,6 +294,16 @@ def test_a_value_that_is_not_in_the_dictionary_is_told(held):
     coded = bytes([32]) + varint(100 << 1) + struct.pack("<I", (1 << 32) - 1)
     (reason,) = rejects_of(parquets.file(words, page(coded, 100, encoding=8), rows=100), max_held=held)
     assert "100 rows" in reason and "dictionary" in reason
+
+
+@pytest.mark.parametrize(
+    "changes", [{9: Long(0)}, {9: Long(1 << 40)}, {7: Long(0)}, {7: Long(3)}, {5: Long(0)}, {4: 3}]
+)
+def test_a_column_chunk_whose_metadata_is_wrong_is_told(changes):
+    data = parquets.file(page(plain(b"a"), 1), rows=1, changes=changes)
+    (reason,) = rejects_of(data)
+    assert reason.startswith("1 rows")
+    assert parquet.largest_page(BytesReader("a.parquet", data), "text") < 1000 * 5
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" * 4, b"PAR1" + b"\xff\xff\xff\x7f" + b"PAR1"])

@@ -15,6 +15,7 @@ Answers with a line of outcomes as JSON: code (negative: killed by that signal),
 steps, since the start), seconds.
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -29,6 +30,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads, and this process forks
 
 from shardmill.cli import main as cli_main
+from shardmill.cli import options
 from shardmill.io import storage
 from shardmill.job import job, workers
 from shardmill.record import journal
@@ -123,7 +125,7 @@ def _arrange(wanted, steps):
     """Let happen to this process what is wanted."""
     journal._MOST_BYTES = 5000  # nor do they take long enough for a journal of a mebibyte
     limits = {**_OFTEN, **wanted.get("limits", {})}
-    cli_main.Limits = functools.partial(Limits, **limits)
+    cli_main.limits_of = lambda given: dataclasses.replace(options.limits_of(given), **limits)
     write, counts, lock = os.write, Counter(), threading.Lock()
     events = {}
     if "kill" in wanted:

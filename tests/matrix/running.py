@@ -56,14 +56,10 @@ SHRUNK = {
     "documents.jsonl.MAX_RECORDS": 5,
     "documents.delimited.MAX_RECORDS": 5,
     "documents.warc.MAX_RECORDS": 5,
-    "documents.columnar.columns.MAX_RECORDS": 5,
     "documents.utf8._SMALL": 10,
-    "documents.columnar.memory_needs.MOST_ROWS": 3,
-    "documents.columnar.parquet.MOST_ROWS": 3,
-    "documents.columnar.parquet._rows_at_once": lambda found, _: (
-        0 if found.values % 2 else 3
-    ),  # 0: pages window by window
-    "documents.columnar.long_pages._WINDOW": 300,
+    "documents.columnar.arrow.MAX_RECORDS": 5,
+    "documents.columnar.values.MAX_RECORDS": 5,
+    "documents.columnar.pages.MOST_HELD": 3000,  # larger pages are streamed
     "job.plan._MAX_PARTS": 3,
     "job.first_pass._WINDOW": 500,
     "results.document_index._CHUNK": 7,

@@ -27,7 +27,7 @@ class Reporter:
 
     def __init__(self, mode: str) -> None:
         self._mode = "bar" if mode == "auto" and sys.stderr.isatty() else mode
-        self._last = time.monotonic()
+        self._started = self._last = time.monotonic()
         self._bar: Any = None
         self._slow: threading.Timer | None = None
 
@@ -52,6 +52,12 @@ class Reporter:
             self.show(progress_line(now), now.input_bytes, now.total_bytes)
         elif now.input_bytes == now.total_bytes or self._due(1.0):
             say(json.dumps(dataclasses.asdict(now)))
+
+    def copied(self, done: int, total: int) -> None:
+        """Shows the progress of merge or convert."""
+        speed = max(done, 1) / (time.monotonic() - self._started)
+        line = f"{size(done)} of {size(total)}, {speed / 1e6:.0f} MB/s, {duration((total - done) / speed)} left"
+        self.show(line, done, total)
 
     def show(self, line: str, done: int, total: int) -> None:
         """The bar with this line, or the line alone when it is due."""

@@ -55,9 +55,12 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(("workers", "shard_tokens", "sample_tokens", "limit_documents", "limit_tokens"), COUNT),
     **dict.fromkeys(("max_memory", "max_staging"), SIZE),
     "sample": float,
+    "eot_id": int,
     "max_rejects": Rejects(),
 }
+_ALIASES = {"field": ["--column"], "from_format": ["--from"]}
 _METAVARS = {
+    "eot_id": "ID",
     "output": "FOLDER",
     "staging": "FOLDER",
     "tokenizer": "NAME",
@@ -94,6 +97,9 @@ _HELP = {
     "max_staging": "With -o in an object store: disk space limit for --staging; the job waits for uploads when it is reached. Default: half of the free space, at most 32 GiB of shards.",
     "overwrite": "Replace what is in the output folder.",
     "sync": "Wait until everything is on disk, so that a power failure loses nothing. Otherwise the operating system decides when to write, as with cp.",
+    "from_format": "For files of another program: their format, if it cannot be detected.",
+    "from_dtype": "For raw files of another program: the width of their integers.",
+    "eot_id": "For files of another program: the token that ends (or begins) each document and occurs nowhere else. For an output without end-of-text tokens: the one to insert.",
     "Target.output": "The folder for the new files.",
     "Target.format": "The format to write.",
     "Target.shard_tokens": "Tokens per shard, e.g. 500M, in formats with shards. Default: as in the source if the format stays the same, else what the trainer's own script writes.",
@@ -122,9 +128,7 @@ def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
         "metavar": _METAVARS.get(name),
         "help": _HELP.get(f"{kind.__name__}.{name}") or _HELP[name],
     }
-    if name == "field":
-        aliases = ("--column",)
-    return click.option(flag, *aliases, name, **{**following, **settings})
+    return click.option(flag, *aliases, *_ALIASES.get(name, ()), name, **{**following, **settings})
 
 
 def options(kind: type, *names: str) -> Decorator:

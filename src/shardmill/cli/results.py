@@ -4,17 +4,15 @@ import dataclasses
 import itertools
 import json
 import sys
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 import shardmill
-from shardmill.cli.console import Reporter, duration, plural, print_json, say, size
+from shardmill.cli.console import Reporter, plural, print_json, say, size
 from shardmill.cli.options import COUNT, as_json, limits_of, option, options, quiet
 from shardmill.errors import InputError, OutputError, UsageError
-from shardmill.spec import Dtype, Limits, OutputFormat, ReferenceShare, Spec, Target
+from shardmill.spec import Claims, Limits, ReferenceShare, Spec, Target
 from shardmill.system.names import show
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 _COLOURS = ("black on bright_cyan", "black on bright_yellow")
 _SHOWN_TOKENS = 400
-_PROGRESS_SECONDS = 0.1
 
 
 @click.command(
@@ -95,7 +92,7 @@ def merge(sources: tuple[str, ...], as_json: bool, **given: Any) -> None:
     tokenized again. An OUTPUT may be a URL such as s3://BUCKET/FOLDER; the result goes to a local disk.
     """
     with Reporter("auto") as reporter:
-        made = shardmill.merge(sources, Target(**given), on_progress=_copying(reporter))
+        made = shardmill.merge(sources, Target(**given), on_progress=reporter.copied)
     _summarize(made, given["output"], as_json=as_json)
 
 
@@ -104,59 +101,18 @@ def merge(sources: tuple[str, ...], as_json: bool, **given: Any) -> None:
 @option(Target, "output", "-o")
 @option(Target, "format", "--to", required=True)
 @options(Target, "eot", "shard_tokens", "sample_tokens", "dtype", "index", "overwrite", "sync")
-@click.option(
-    "--from-format",
-    "--from",
-    "from_format",
-    type=click.Choice(get_args(OutputFormat)),
-    help="For files of another program: their format, if it cannot be detected.",
-)
-@click.option(
-    "--from-dtype",
-    type=click.Choice(get_args(Dtype)),
-    default="auto",
-    show_default=True,
-    help="For raw files of another program: the width of their integers.",
-)
-@click.option(
-    "--eot-id",
-    type=int,
-    metavar="ID",
-    help="For files of another program: the token that ends (or begins) each document and occurs nowhere else. For an output without end-of-text tokens: the one to insert.",
-)
+@options(Claims)
 @as_json
-def convert(source: str, from_format: Any, from_dtype: Any, eot_id: int | None, as_json: bool, **given: Any) -> None:
+def convert(source: str, as_json: bool, **given: Any) -> None:
     """Write an output in another format, without tokenizing again.
 
     FOLDER is an output of shardmill, which may be at a URL such as s3://BUCKET/FOLDER, or a local folder with files
     of one of the formats that another program made.
     """
+    claims = {field.name: given.pop(field.name) for field in dataclasses.fields(Claims)}
     with Reporter("auto") as reporter:
-        made = shardmill.convert(
-            source,
-            Target(**given),
-            from_format=from_format,
-            from_dtype=from_dtype,
-            eot_id=eot_id,
-            on_progress=_copying(reporter),
-        )
+        made = shardmill.convert(source, Target(**given), **claims, on_progress=reporter.copied)
     _summarize(made, given["output"], as_json=as_json)
-
-
-def _copying(reporter: Reporter) -> Callable[[int, int], None]:
-    """Shows the progress of merge or convert a few times a second."""
-    started = last = time.monotonic()
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= _PROGRESS_SECONDS:
-            last = now
-            speed = done / (now - started)
-            line = f"{size(done)} of {size(total)}, {speed / 1e6:.0f} MB/s, {duration((total - done) / speed)} left"
-            reporter.show(line, done, total)
-
-    return report
 
 
 def _summarize(made: "Manifest", output: str, *, as_json: bool) -> None:

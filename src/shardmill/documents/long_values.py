@@ -60,11 +60,11 @@ class BytesReader:
     """A Reader of bytes in memory."""
 
     def __init__(self, path: str, data: bytes) -> None:
-        self.path, self._data = path, data
+        self.path, self.data = path, data
         self.size: int | None = len(data)
 
     def read(self, offset: int, length: int) -> bytes:
-        return self._data[offset : offset + length]
+        return self.data[offset : offset + length]
 
     def done_until(self, offset: int) -> None:
         pass

@@ -266,7 +266,7 @@ FORMATS: dict[str, Format] = {
 
 def get(name: str) -> Format:
     if name not in FORMATS:
-        raise UsageError(f"unknown format {name!r}; choose one of {', '.join(FORMATS)}")
+        raise UsageError(f"format {name!r} is not known; choose one of {', '.join(FORMATS)}")
     return FORMATS[name]
 
 

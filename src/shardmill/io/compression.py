@@ -63,6 +63,14 @@ def window_of(head: bytes) -> int:
             return LEAST_WINDOW
 
 
+def zstd_text_bytes(frame: bytes) -> int | None:
+    """The length of a zstd frame's text, if its header says."""
+    try:
+        return zstd.get_frame_info(frame).decompressed_size
+    except zstd.ZstdError:
+        return None
+
+
 def _zstd_window(head: bytes) -> int:
     """From the frame header: the window, or the content size in a frame without one."""
     flags = head[4]

@@ -66,8 +66,9 @@ class Snappy:
         before = len(self._window)
         if before:
             elements = bytes([_LITERAL_OF_FOUR_BYTES]) + (before - 1).to_bytes(4, "little") + self._window + elements
-        page = _varint(before + size) + elements
-        data = bytes(memoryview(self._codec.decompress(page, before + size)))
+        preamble = [before + size >> shift & 127 | 128 for shift in (0, 7, 14, 21)]  # padded to five bytes
+        page = bytes([*preamble, before + size >> 28]) + elements
+        data = bytes(self._codec.decompress(page, before + size, asbytes=True))
         self._window = data[-_FARTHEST:]
         return data[before:]
 
@@ -87,11 +88,3 @@ def _whole_elements(source: bytes, at: int) -> tuple[int, int]:
         at = following
         size += output
     return at, size
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])

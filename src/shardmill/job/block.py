@@ -85,20 +85,31 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
             pieces.keep(at)
             break
     data = [piece for pieces in found for piece in pieces.data]
-    ids, sizes = encoder.encode(data, suspicious=_is_suspicious(job, data))
+    ids, sizes = encoder.encode(data)
     seconds = time.thread_time() - began
     checked_bytes = job.checker.check(block.index, data, ids, sizes, lambda n: _location(checked, found, n), seconds)
-    encoded = _Encoded(
-        job=job,
-        block=block,
-        found=found,
-        ids=ids,
-        sizes=sizes,
-        places=_places(job, block.parts, checked, found),
-        checked_bytes=checked_bytes,
-        error=error,
-    )
-    return encoded.settle(True)
+    places = _places(job, block.parts, checked, found)
+
+    def settled(had_text: bool) -> tuple[Milled, bool]:
+        """The result, given whether the document that continues here had text before; and whether that mattered."""
+        eot, closes, has_text, unsure = _eot_and_ends(job, found, had_text=had_text)
+        tokens, token_ends = _with_eot(job, eot, ids, sizes)
+        trace = _trace(block, found, token_ends, closes, places)
+        milled = Milled(
+            index=block.index,
+            runs=runs_of(trace, tokens),
+            counts=count(trace, block.input_bytes),
+            checked_bytes=checked_bytes,
+            after=block.after,
+            rejects=tuple(reject for _, reject in trace.rejects),
+            trace=trace if job.rules.limited else None,
+            error=error,
+            has_text=has_text,
+        )
+        return milled, unsure
+
+    milled, unsure = settled(True)
+    return dataclasses.replace(milled, settle=lambda had_text: settled(had_text)[0]) if unsure else milled
 
 
 def _checked(job: Job, block: Block) -> tuple[list[Checked], ShardmillError | None]:
@@ -112,47 +123,6 @@ def _checked(job: Job, block: Block) -> tuple[list[Checked], ShardmillError | No
             raise
         return checked, e
     return checked, None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Encoded:
-    """A Block with its ids. Kept along with its result only if that depends on what was written before."""
-
-    job: Job
-    block: Block
-    found: list[Pieces]
-    ids: Ids
-    sizes: npt.NDArray[np.int64]
-    places: npt.NDArray[np.uint64]
-    checked_bytes: int
-    error: ShardmillError | None
-
-    def settle(self, had_text: bool) -> Milled:
-        """The result, given whether the document that continues here had text before."""
-        eot, closes, has_text, unsure = _eot_and_ends(self.job, self.found, had_text=had_text)
-        tokens, token_ends = _with_eot(self.job, eot, self.ids, self.sizes)
-        trace = _trace(self.block, self.found, token_ends, closes, self.places)
-        return Milled(
-            index=self.block.index,
-            runs=runs_of(trace, tokens),
-            counts=count(trace, self.block.input_bytes),
-            checked_bytes=self.checked_bytes,
-            after=self.block.after,
-            rejects=tuple(reject for _, reject in trace.rejects),
-            trace=trace if self.job.rules.limited else None,
-            error=self.error,
-            has_text=has_text,
-            settle=self.settle if unsure else None,
-        )
-
-
-def _is_suspicious(job: Job, data: list[bytes]) -> bool:
-    """Whether there is a character on which the fast engine is not exact."""
-    guard = job.engines.guard
-    if guard is None or not guard.code_points:
-        return False
-    # One search for all pieces: the NUL keeps two halves from forming a character.
-    return bool(guard.find(data[0] if len(data) == 1 else b"\0".join(data)))
 
 
 def _places(job: Job, parts: tuple[Part, ...], checked: list[Checked], found: list[Pieces]) -> npt.NDArray[np.uint64]:

@@ -222,9 +222,9 @@ def _count(job: Job, spans: Iterator[_Span]) -> _Counted:
     encoder, counted = Encoder(job.engines), _Counted()
     for size, texts, documents in spans:
         started = time.perf_counter()
-        tokens = len(encoder.encode(texts, suspicious=True)[0])
+        tokens = len(encoder.encode(texts)[0])
         seen = time.perf_counter()
-        encoder.encode(texts, suspicious=False)
+        encoder.encode(texts)
         counted.seconds_new += seen - started
         counted.seconds_again += time.perf_counter() - seen
         counted.sizes.append(size)

@@ -1,7 +1,6 @@
 """A Spec → a Job: everything that is decided before the work starts, and the split."""
 
 import dataclasses
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -168,14 +167,11 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
 
 
 def choose_splitter(
-    job: Job,
-    left: dict[str, Any] | None,
-    save: Callable[[dict[str, Any]], None],
-    report: Callable[[int], None],
+    job: Job, limit: int | None, save: Callable[[int], None], report: Callable[[int], None]
 ) -> Splitter:
     """A threshold where there are enough documents or passages; otherwise a first pass finds exactly the lowest keys.
 
-    The first pass saves its progress every second, resumes from what was left, and reports the bytes it has read.
+    limit is the outcome of an earlier first pass; a new one reports the bytes it has read and saves its outcome.
     A pipe cannot be read twice, so it is always split by threshold.
     """
     fraction = job.val_fraction
@@ -183,17 +179,14 @@ def choose_splitter(
         return Splitter(mode=job.split, limit=job.rules.border)
     if not fraction or job.files.pipes:
         return split.by_threshold(fraction)
-    if left is not None and "limit" in left:
-        return Splitter(mode="hash", limit=int(left["limit"]))
-    found, saved = Lowest.from_json(left) if left is not None else job.begun, time.monotonic()
-    run = first_pass.run(job.files, job.rules, fraction, found, plain=job.plain, workers=job.budget.workers)
-    for found, size in run:
+    if limit is not None:
+        return Splitter(mode="hash", limit=limit)
+    found, workers = job.begun or Lowest(), job.budget.workers
+    for so_far, size in first_pass.run(job.files, job.rules, fraction, job.begun, plain=job.plain, workers=workers):
+        found = so_far
         report(size)
-        if time.monotonic() - saved >= 1.0:
-            save(dataclasses.asdict(found))
-            saved = time.monotonic()
-    splitter = split.choose(found or Lowest(), fraction)
-    save({"limit": splitter.limit})
+    splitter = split.choose(found, fraction)
+    save(splitter.limit)
     return splitter
 
 
@@ -212,7 +205,7 @@ def _fit_budget(
     before = machine.rss()
     first = Encoder(engines)
     # Many pieces make the fast engine import one more library.
-    first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1), suspicious=False)
+    first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1))
     # The native engine is loaded already, and does not grow.
     engine = max(0, machine.rss() - before) if engines.guard is not None and engines.native is None else 0
     del first

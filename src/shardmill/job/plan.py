@@ -160,7 +160,6 @@ def _held(reader: Reader, found: InputFormat, field: str) -> int:
         from shardmill.documents.columnar import arrow
 
         held = arrow.largest_batch(reader)
-    columns.return_memory()
     return max(columns.LEAST_HELD, held)
 
 

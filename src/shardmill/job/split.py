@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import xxhash
 
@@ -76,10 +75,6 @@ class Lowest:
     highest: int = -1
     lowest: tuple[int, ...] = ()
     position: Position = BEGINNING
-
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> "Lowest":
-        return Lowest(**{**content, "lowest": tuple(content["lowest"]), "position": Position(**content["position"])})
 
     def plus(self, keys: list[int], records: int, position: Position) -> "Lowest":
         low = [key for key in keys if len(self.lowest) <= FEW or key < self.lowest[-1]]

@@ -22,7 +22,7 @@ from shardmill.errors import OutputError
 from shardmill.formats.output_files import FileState, OutputFiles
 from shardmill.io import storage
 from shardmill.record.manifest import Counts, check_job, check_name
-from shardmill.record.untrusted import build, check_depth, typed
+from shardmill.record.untrusted import build, check_depth
 from shardmill.system.names import show
 
 NAME = "shardmill.journal"
@@ -62,8 +62,8 @@ class Unfinished:
     """What determines the bytes, and what shows that an input changed; as given to begin()."""
     overwrites: bool = False
     """Begun with overwrite: the same command, with overwrite, resumes instead of starting over."""
-    split: dict[str, Any] | None = None
-    """The progress of the first pass for the split, or its outcome."""
+    split: int | None = None
+    """The outcome of the first pass: documents whose key is lower are val."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     uploaded: set[str] = field(default_factory=set)
     """Files that are in the object store and were removed here."""
@@ -105,10 +105,10 @@ class Journal:
         storage.sync_folder(self.path.parent)
         storage.reached("journal-begun")
 
-    def split(self, progress: dict[str, Any]) -> None:
+    def split(self, limit: int) -> None:
         with self._lock:
-            self._append({"split": progress})
-            self._state.split = progress
+            self._append({"split": limit})
+            self._state.split = limit
 
     def uploaded(self, name: str) -> None:
         """The store has all of this file, and a checkpoint lists it: it may be removed here."""
@@ -286,17 +286,10 @@ def _job(job: dict[str, Any]) -> dict[str, Any]:
     return dict(job)
 
 
-def _split(line: dict[str, Any]) -> dict[str, Any]:
-    for name in line.keys() - {"lowest", "position", "highest", "limit"}:
-        typed(int, line[name])
-    for number in (line.get("limit", 0), *line.get("lowest", ())):  # keys are 64 bits, and a limit may be beyond all
-        if type(number) is not int or not 0 <= number <= 1 << 64:
-            raise ValueError(f"{number!r} is not a key")
-    if "limit" not in line:
-        build(Position, line["position"])
-        if not {"records", "count", "highest", "lowest"} <= line.keys() or type(line["highest"]) is not int:
-            raise ValueError("the first pass is incomplete")
-    return dict(line)
+def _split(limit: Any) -> int:
+    if type(limit) is not int or not 0 <= limit <= 1 << 64:  # keys are 64 bits, and the limit may be beyond all of them
+        raise ValueError(f"{limit!r} is not a key")
+    return limit
 
 
 def _checkpoint(line: dict[str, Any], files: dict[str, FileState]) -> Checkpoint:

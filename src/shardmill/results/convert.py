@@ -26,8 +26,8 @@ from shardmill.record.journal import Journal, Unfinished
 from shardmill.record.manifest import Counts, Manifest
 from shardmill.results.corpus import Corpus, open_corpus
 from shardmill.results.eot import cuts_of, everything, rows_files, stream_order
-from shardmill.results.foreign import Claims, check_claims, open_foreign
-from shardmill.spec import Dtype, OutputFormat, Spec, Target
+from shardmill.results.foreign import check_claims, open_foreign
+from shardmill.spec import Claims, Dtype, OutputFormat, Spec, Target
 from shardmill.system.names import is_url, show
 
 _REJECTS_BYTES = 1 << 20
@@ -53,11 +53,11 @@ def convert(
     >>> made.job["made_by"]
     'convert'
     """
-    claims = Claims(format=from_format, dtype=from_dtype, eot_id=eot_id)
+    claims = Claims(from_format=from_format, from_dtype=from_dtype, eot_id=eot_id)
     folder, remote = Path(source), is_url(source)
-    if remote and claims.format is not None:
+    if remote and claims.from_format is not None:
         raise UsageError(f"{show(source)}: files of another program are read from a local disk; download them first")
-    if not remote and (claims.format is not None or (folder.is_dir() and not (folder / manifest.NAME).exists())):
+    if not remote and (claims.from_format is not None or (folder.is_dir() and not (folder / manifest.NAME).exists())):
         corpus = open_foreign(folder, claims)
     else:
         corpus = _as_claimed(open_corpus(source), claims)

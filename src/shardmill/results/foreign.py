@@ -19,7 +19,7 @@ from shardmill.record.manifest import Counts, Manifest
 from shardmill.results import document_index
 from shardmill.results.corpus import Corpus, Split, TokenFile
 from shardmill.results.document_index import EndsPart
-from shardmill.spec import Dtype
+from shardmill.spec import Claims
 from shardmill.system.names import show
 
 _EVAL_MAGIC = 20240522
@@ -38,16 +38,6 @@ _LITDATA_TYPES = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claims:
-    """What the user says about files that do not say it themselves."""
-
-    format: str | None = None
-    dtype: Dtype = "auto"
-    eot_id: int | None = None
-    """The end-of-text token, which must not occur inside documents."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Shard:
     path: Path
     file: TokenFile | SampleFile
@@ -57,7 +47,7 @@ class _Shard:
 
 def open_foreign(folder: Path, claims: Claims) -> Corpus:
     """The files of one format in a folder; those with val in their names are the validation set."""
-    found = get(claims.format or detect(folder))
+    found = get(claims.from_format or detect(folder))
     if found.name in ("mds", "litdata"):
         shards = [shard for index in _indexes(folder) for shard in _listed(index, found.name)]
     else:
@@ -87,9 +77,9 @@ def open_foreign(folder: Path, claims: Claims) -> Corpus:
 
 def check_claims(folder: Path | str, dtype: TokenType, claims: Claims) -> None:
     """The user must not contradict the files."""
-    if claims.dtype not in ("auto", dtype.name):
+    if claims.from_dtype not in ("auto", dtype.name):
         raise UsageError(
-            f"--from-dtype {claims.dtype}: the files in {show(folder)} hold {dtype.name}; leave it out. --dtype chooses what is written"
+            f"--from-dtype {claims.from_dtype}: the files in {show(folder)} hold {dtype.name}; leave it out. --dtype chooses what is written"
         )
     if claims.eot_id is not None and claims.eot_id >> 8 * dtype.itemsize:
         raise UsageError(
@@ -225,11 +215,11 @@ def _datatrove_dtype(path: Path, claims: Claims) -> TokenType:
 
 
 def _claimed_dtype(path: Path, claims: Claims) -> TokenType:
-    if claims.dtype == "auto":
+    if claims.from_dtype == "auto":
         raise UsageError(
             f"{show(path)}: the file does not say how wide its integers are; pass --from-dtype uint16 or --from-dtype uint32"
         )
-    return np.dtype("<u2" if claims.dtype == "uint16" else "<u4")
+    return np.dtype("<u2" if claims.from_dtype == "uint16" else "<u4")
 
 
 def _split(name: SplitName, shards: list[_Shard], eot_id: int | None, side: str) -> Split:

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import re
+import resource
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -22,7 +23,7 @@ def cores() -> int:
     """The cores this process may keep busy, at least 1: CPU affinity and cgroup quotas are respected."""
     try:
         allowed = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
+    except AttributeError:  # macOS
         allowed = os.cpu_count() or 1
     return max(1, int(min([allowed, *_cpu_quotas()])))
 
@@ -72,7 +73,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Have malloc return its unused memory to the system; does nothing where malloc cannot (musl, macOS, Windows)."""
+    """Have malloc return its unused memory to the system; does nothing where malloc cannot (musl, macOS)."""
     if (libc := _libc()) is not None and hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
 
@@ -87,7 +88,7 @@ def _statm() -> int | None:
     """A descriptor that stays open: rss() is called before every block."""
     try:
         return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    except (OSError, AttributeError):  # not Linux
+    except OSError:  # not Linux
         return None
 
 
@@ -100,17 +101,10 @@ def _proc_bytes(path: str | Path, name: str) -> int | None:
 
 
 def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 8 << 30  # Windows: not known without extra packages, so assume a common size
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _peak_rss_by_rusage() -> int:
-    try:
-        import resource
-    except ImportError:
-        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10
 

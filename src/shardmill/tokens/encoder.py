@@ -95,12 +95,12 @@ class Encoder:
         self._fast = _fast(engines)
         self.bytes_since_renewal = 0
 
-    def encode(self, pieces: list[bytes], *, suspicious: bool) -> tuple[Ids, TokenCounts]:
-        """The ids of all pieces in sequence, and how many each has. Unless suspicious, no piece has a guarded character."""
+    def encode(self, pieces: list[bytes]) -> tuple[Ids, TokenCounts]:
+        """The ids of all pieces in sequence, and how many each has."""
         self.bytes_since_renewal += sum(map(len, pieces))
         if self._fast is None:
             return _join([self._by_reference(piece) for piece in pieces])
-        if not suspicious:
+        if self._engines.guard is None or not self._engines.guard.occurs_in(pieces):
             return self._fast.encode(pieces)
         return _join([self._by_both(piece) for piece in pieces])
 

@@ -56,6 +56,10 @@ class Guard:
         self._is_guarded = np.zeros(0x110000 if points else 0, np.bool_)
         self._is_guarded[list(points)] = True
 
+    def occurs_in(self, texts: list[bytes]) -> bool:
+        """Whether any of the texts has a character of the table. The NUL keeps two halves from forming one."""
+        return bool(self._leads) and bool(self.find(texts[0] if len(texts) == 1 else b"\0".join(texts)))
+
     def find(self, text: bytes) -> list[int]:
         """Where the characters of the table start in text."""
         found: list[int] = []

@@ -1,95 +1,84 @@
 """An Arrow IPC file or stream (Feather, what datasets saves) → Parts of rows of its text column."""
 
+import io
 import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from shardmill.documents.columnar.columns import File, Rows, RowsPart, TooLarge, choose_column, inside, parts_of
-from shardmill.documents.long_values import ValuePart
+from shardmill.documents.columnar.columns import (
+    Rows,
+    RowsPart,
+    Values,
+    choose_column,
+    fitting,
+    long_value,
+    parts_of,
+    window_bytes,
+)
+from shardmill.documents.long_values import BytesReader, ValuePart
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Counted
+from shardmill.documents.records import Counted, damage_of, lost
 from shardmill.documents.rejects import Location
-from shardmill.documents.rules import TextRules
-from shardmill.errors import ContentError
+from shardmill.documents.rules import MAX_RECORDS, TextRules
+from shardmill.errors import ContentError, ShardmillError
 from shardmill.io.reading import Reader
 from shardmill.system.names import show
 
 _MAGIC = b"ARROW1"
 _CONTINUES = b"\xff\xff\xff\xff"
-# So many batches are looked at beforehand, unless they lie further in than this.
-_LOOKS = 16
+# Batches to sample beforehand, unless they are further into the file than this.
+_SAMPLES = 16
 _FAR = 64 << 20
 _MOST_HEADER = 16 << 20
 _DICTIONARY, _BATCH = 2, 3
-_FAILURES = (pa.ArrowException, OSError, TooLarge, MemoryError, ValueError, OverflowError)
+_FAILURES = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError)
+_AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
 
 
 def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules
 ) -> Iterator[RowsPart | ValuePart | Counted]:
     """All rows of one file in order, from start on."""
-    source = File(reader, rules.max_held)
+    source = _File(reader, rules.max_held)
     row = 0
     of: Rows | None = None
-    begin = start.begin
     try:
-        batches, schema = _open(source, reader)
-        top, names = choose_column(schema, rules.field, reader.path)
+        if reader.read(0, len(_MAGIC)) == _MAGIC:
+            source.read(8)  # a file contains a stream: read as such, it needs no footer
+        # Arrow's default allocator keeps what it once had; the system's returns it.
+        stream = pa.ipc.open_stream(pa.PythonFile(source, mode="r"), memory_pool=pa.system_memory_pool())
+        top, names = choose_column(stream.schema, rules.field, reader.path)
         of = Rows(file=start.file, path=reader.path, base=base, offset=source.tell())
-        for batch in batches:
+        for batch in _batches(stream, source, reader):
             if row + len(batch) > start.record:
-                skipped = max(0, start.record - row)
-                array = inside(batch.column(schema.get_field_index(top)), names).slice(skipped)
-                yield from parts_of(array, of, row + skipped, begin, rules)
-                begin = 0
+                column = _inside(batch.column(top), names)
+                yield from parts_of(_values(column, of, row, start.record, rules), of, start, rules)
             row += len(batch)
             of = Rows(file=start.file, path=reader.path, base=base, offset=source.tell())
             reader.done_until(source.tell())
         if source.ended:
-            raise OSError(getattr(reader, "damage", None) or "it ends without its end mark")
+            raise OSError(damage_of(reader) or "its end-of-stream marker is missing")
     except _FAILURES as e:
-        source.refuse_failure()
-        brief = " ".join(str(e).split())[:300] + ("; the file was cut short" if source.ended else "")
+        if source.failure is not None:
+            raise source.failure from e
+        brief = " ".join(str(e).split())[:300] + ("; the file is truncated" if source.ended else "")
         if of is None:
             raise ContentError(
-                f"{show(reader.path)}: its Arrow schema cannot be read ({brief}); the file is damaged or was cut short: fetch it again"
+                f"{show(reader.path)}: its Arrow schema cannot be read ({brief}); the file is damaged or truncated: fetch it again"
             ) from e
-        yield Counted(
-            file=start.file,
-            after=Position(file=start.file + 1),
-            location=Location(path=reader.path, row=row),
-            complaint=f"the rest of the file, from this row on, is lost: {brief}",
-        )
-
-
-def _open(source: File, reader: Reader) -> tuple[Iterator[Any], Any]:
-    """Record batches in order. A file is read as the stream that it holds: so a lost footer loses nothing."""
-    if reader.read(0, len(_MAGIC)) == _MAGIC:
-        source.read(8)
-    stream = pa.ipc.open_stream(pa.PythonFile(source, mode="r"))
-    return _batches(stream, source, reader), stream.schema
-
-
-def _batches(stream: Any, source: File, reader: Reader) -> Iterator[Any]:
-    while True:
-        for size in _sizes(reader, source.tell()):
-            source.refuse_more(size)
-        try:
-            batch = stream.read_next_batch()
-        except StopIteration:
-            return
-        yield batch
+        yield lost(start.file, Location(path=reader.path, row=row), "row", brief)
 
 
 def largest_batch(reader: Reader) -> int:
-    """The bytes of the largest of the first record batches, from their headers alone: what must be held at once."""
+    """Bytes of the largest of the first record batches, from their headers alone: what must be held at once."""
     at = 8 if reader.read(0, len(_MAGIC)) == _MAGIC else 0
     most = 0
-    for message in itertools.islice(_messages(reader, at), _LOOKS):
+    for message in itertools.islice(_messages(reader, at), _SAMPLES):
         most = max(most, message.size)
         if message.end > _FAR:
             break
@@ -97,12 +86,91 @@ def largest_batch(reader: Reader) -> int:
     return most
 
 
-def _sizes(reader: Reader, at: int) -> Iterator[int]:
-    """What the messages up to the next record batch take: dictionaries, and the batch."""
-    for message in _messages(reader, at):
-        yield message.size
-        if message.is_batch:
+class _File(io.RawIOBase):
+    """A Reader as the file object that Arrow wants. It refuses to read more at once than is reserved."""
+
+    def __init__(self, reader: Reader, most: int) -> None:
+        self._reader, self._most, self._at = reader, most, 0
+        self.ended = False
+        """The last read reached the end of the file."""
+        self.failure: ShardmillError | None = None
+        """What went wrong with the input itself: Arrow may report it as a damaged file."""
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, count: int | None = -1) -> bytes:
+        wanted = count if count is not None and count >= 0 else 1 << 62
+        self.refuse_more(wanted if self._reader.size is None else min(wanted, self._reader.size - self._at))
+        try:
+            data = self._reader.read(self._at, wanted)
+        except ShardmillError as e:
+            self.failure = e
+            raise
+        self._at += len(data)
+        self.ended = len(data) < wanted
+        return data
+
+    def refuse_more(self, size: int) -> None:
+        """Raise ValueError for more bytes than may be held."""
+        if size > self._most:
+            raise ValueError(f"{size:,} bytes would have to be held at once, and there is room for {self._most:,}")
+
+
+def _batches(stream: Any, source: _File, reader: Reader) -> Iterator[Any]:
+    while True:
+        for message in _messages(reader, source.tell()):  # dictionaries, then a batch
+            source.refuse_more(message.size)
+            if message.is_batch:
+                break
+        try:
+            batch = stream.read_next_batch()
+        except StopIteration:
             return
+        yield batch
+
+
+def _inside(array: Any, names: tuple[str, ...]) -> Any:
+    """The field of a struct array; where the struct is null, so is the field."""
+    for name in names:
+        array = array.flatten()[array.type.get_field_index(name)]
+    return array
+
+
+def _values(array: Any, of: Rows, row: int, skip_to: int, rules: TextRules) -> Iterator[tuple[int, Values]]:
+    """The values of an array, a window of text at a time, with the number of their first row."""
+    array = _as_bytes(array)
+    array.validate(full=True)  # a damaged file may have offsets that lead anywhere
+    words = np.append(_sizes(array.dictionary), 0) if pa.types.is_dictionary(array.type) else None  # the last is null's
+    at = max(0, skip_to - row)
+    while at < len(array):
+        part = array.slice(at, MAX_RECORDS)
+        sizes = _sizes(part) if words is None else words[part.indices.cast(pa.int64()).fill_null(len(words) - 1)]
+        count = fitting(sizes, window_bytes(of.file, row + at, rules))
+        values, size = part.slice(0, count).to_pylist(), int(sizes[0])
+        long = size > rules.max_run_bytes  # then it is the only one
+        yield row + at, long_value(BytesReader(of.path, values[0]), 0, size, rules) if long else values
+        at += count
+
+
+def _as_bytes(array: Any) -> Any:
+    """The same array without the claim that it is UTF-8."""
+    if pa.types.is_dictionary(array.type):
+        return pa.DictionaryArray.from_arrays(array.indices, _as_bytes(array.dictionary), safe=False)
+    return array.view(_AS_BYTES.get(array.type, array.type))
+
+
+def _sizes(array: Any) -> Any:
+    """The bytes of each value; null has none, whatever its offsets say."""
+    numbers = np.frombuffer(array.buffers()[1] or b"", np.int64 if pa.types.is_large_binary(array.type) else np.int32)
+    if pa.types.is_binary_view(array.type):  # the first of four numbers is the size
+        sizes = numbers[::4][array.offset :][: len(array)].astype(np.int64)
+    else:
+        sizes = np.diff(numbers[array.offset : array.offset + len(array) + 1]).astype(np.int64)
+    return sizes if not array.null_count else np.where(array.is_valid().to_numpy(zero_copy_only=False), sizes, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

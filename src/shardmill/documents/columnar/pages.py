@@ -1,152 +1,284 @@
-"""A column of a Parquet row group → the sizes of its pages, from their headers alone.
+"""A column chunk of a Parquet file → its pages: their headers, and what they decompress to.
 
-The library allocates whatever a page header asks for, so it is looked at before: one value of a gigabyte is
-one page of a gigabyte. Headers are Thrift in its compact form; of their fields a few are of interest.
+A library would allocate whatever a page header claims. Here small pages are held as a whole, larger ones are streamed,
+and a page that can be neither held nor streamed is refused before any of it is read.
 """
 
-import dataclasses
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
+
+from shardmill.documents.long_values import BytesReader
+from shardmill.io.compression import LEAST_WINDOW, Compression, Decompressed, window_of, zstd_text_bytes
 from shardmill.io.reading import Reader
 
-_HEADER_BYTES = 64 << 10
-_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
-_MOST = (1 << 31) - 1  # sizes and counts in a header are of 32 bits
+PLAIN, DELTA_LENGTHS, DELTA_PREFIXES = 0, 6, 7
+BY_DICTIONARY = (2, 8)
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3
+# Larger pages are streamed, where codec and encoding allow it.
+MOST_HELD = 32 << 20
+_STREAMED: dict[str, Compression] = {"ZSTD": "zstd", "GZIP": "gzip", "SNAPPY": "snappy"}
+_BLOCKS = {"SNAPPY": "snappy", "LZ4": "lz4_raw"}
+# Headers are short, unless they have statistics of long values.
+_HEADER_BYTES = (4 << 10, 64 << 10)
 _DEEPEST = 8
+_MOST = (1 << 31) - 1  # sizes and counts in a header are 32-bit
+# Of each value of a dictionary its end is kept. Of each value in deltas 8 bytes are, 16 if there are prefixes: a third
+# of it is counted here, since what is held is reserved three times over.
+_END_BYTES, _DELTA_BYTES = 4, 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
+    """A page header, checked for numbers that no page can have."""
+
+    kind: int
     size: int
     """Bytes when decompressed."""
     compressed: int
     values: int
-    kind: int
     encoding: int
-    levels: int = 0
-    """Of a page of version 2: bytes before the values, never compressed, that tell which are null."""
-    packed: bool = True
-    """Of a page of version 2: whether the values are compressed at all."""
-    at: int = 0
-    """Where it begins, behind its header."""
-
-    @property
-    def is_dictionary(self) -> bool:
-        return self.kind == _DICTIONARY
-
-    @property
-    def is_data(self) -> bool:
-        return self.kind in (_DATA, _DATA_V2)
-
-    @property
-    def is_v2(self) -> bool:
-        return self.kind == _DATA_V2
+    levels: int
+    """Version 2: bytes of levels, which come before the values and are never compressed."""
+    packed: bool
+    """Version 2: whether the values are compressed."""
+    at: int
+    """Where the page begins in the file, after its header."""
 
 
-def pages_of(reader: Reader, start: int, length: int, values: int) -> Iterator[Page]:
-    """The pages of a column chunk in order, until they hold so many values. Raises ValueError where there is no header."""
-    at, end, seen = start, start + length, 0
-    while at < end and seen < values:
-        thrift = _Thrift(reader.read(at, min(512, end - at)))
-        try:
-            page = _page(thrift)
-        except IndexError:  # statistics of long values make long headers
-            thrift = _Thrift(reader.read(at, min(_HEADER_BYTES, end - at)))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """A column of a row group, as described by the file's metadata."""
+
+    reader: Reader
+    start: int
+    length: int
+    values: int
+    codec: str
+    max_level: int
+    """A value is null unless its definition level is this; 0: there are no nulls."""
+
+    def pages(self) -> Iterator[Page]:
+        """The pages in order, until they hold all values. Raises ValueError for a damaged header."""
+        at, end, seen = self.start, self.start + self.length, 0
+        while at < end and seen < self.values:
+            page = _page_at(self.reader, at, end)
+            yield page
+            at = page.at + page.compressed
+            seen += page.values if page.kind in (DATA, DATA_V2) else 0
+
+    def needs(self, page: Page, most: int) -> tuple[int, bool, str]:
+        """Bytes of a page to hold at once, whether it is streamed, and how to write it so that it needs less.
+
+        A page is streamed if it is larger than most and can be.
+        """
+        ends = _END_BYTES * page.values if page.kind == DICTIONARY else 0
+        if ends > page.size:
+            raise ValueError(f"a dictionary of {page.values:,} values in {page.size:,} bytes")
+        whole = max(page.size, page.compressed) + ends
+        if page.kind != DICTIONARY and page.encoding in BY_DICTIONARY:
+            return whole, False, "write it without a dictionary"
+        if page.kind != DICTIONARY and page.encoding != PLAIN:
+            remedy = f"encoding {page.encoding} is decoded only as a whole: write it with encoding PLAIN"
+            return whole + _DELTA_BYTES * page.values, False, remedy
+        if self.codec not in (*_STREAMED, "UNCOMPRESSED"):
+            return whole, False, f"{self.codec} is decompressed only as a whole: write it with zstd"
+        if whole <= most:
+            return whole, False, ""
+        zstd = self.codec == "ZSTD" and page.packed
+        window = window_of(self.reader.read(page.at + page.levels, 18)) if zstd else 0
+        remedy = "write it without a dictionary" if ends > window else "write it with a lower level of zstd"
+        return max(ends, window if window > LEAST_WINDOW else 0), True, remedy
+
+    def body(self, page: Page, held: int, spool: str | None) -> Reader:
+        """The values of a page, and in version 1 their levels. Raises ValueError if more than held would be needed."""
+        needs, streamed, remedy = self.needs(page, min(held, MOST_HELD))
+        if needs > held:
+            raise ValueError(
+                f"{needs:,} bytes of a page would have to be held at once, and there is room for {held:,}; {remedy}, or with smaller pages"
+            )
+        if not streamed:
+            return BytesReader(self.reader.path, self._whole(page))
+        section = _Section(self.reader, page.at + page.levels, page.compressed - page.levels)
+        if self.codec == "UNCOMPRESSED" or not page.packed:
+            return section
+        return Decompressed(section, _STREAMED[self.codec], max_window=max(LEAST_WINDOW, held), spool=spool)
+
+    def _whole(self, page: Page) -> bytes:
+        size = page.size - page.levels
+        data = self.reader.read(page.at + page.levels, page.compressed - page.levels) if size else b""
+        if self.codec != "UNCOMPRESSED" and page.packed and size:
             try:
-                page = _page(thrift)
-            except IndexError:
-                raise ValueError(f"there is no page header at byte {at:,}") from None
-        told = (page.size, page.compressed, page.values, page.levels)
-        if min(told) < 0 or max(told) > _MOST or page.levels > page.compressed:
-            raise ValueError(f"there is no page header at byte {at:,}")
-        at += thrift.at
-        yield dataclasses.replace(page, at=at)
-        at += page.compressed
-        seen += page.values if page.is_data else 0
+                data = _decompressed(self.codec, data, size)
+            except (pa.ArrowException, OSError) as e:
+                raise ValueError(f"a page cannot be decompressed: {e}") from e
+        if len(data) != size:
+            raise ValueError(f"a page of {len(data):,} bytes whose header says {size:,}")
+        return data
 
 
-def _page(thrift: "_Thrift") -> Page:
-    found = thrift.struct()
-    kind, size, compressed = (found.get(i, -1) for i in (1, 2, 3))
-    if not all(isinstance(value, int) for value in (kind, size, compressed)):
-        raise ValueError("a page header has fields of the wrong type")
-    details = found.get({_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}.get(int(kind), 0))  # type: ignore[call-overload]
-    told = details if isinstance(details, dict) else {}
-    number = {name: value for name, value in told.items() if isinstance(value, int)}
-    v2 = kind == _DATA_V2
-    return Page(
-        size=size,  # type: ignore[arg-type]
-        compressed=compressed,  # type: ignore[arg-type]
-        values=number.get(1, 0),
-        kind=kind,  # type: ignore[arg-type]
-        encoding=number.get(4 if v2 else 2, -1),
-        levels=number.get(5, 0) + number.get(6, 0) if v2 else 0,
-        packed=bool(number.get(7, True)),
+def _page_at(reader: Reader, at: int, end: int) -> Page:
+    for size in _HEADER_BYTES:
+        cursor = Cursor(reader.read(at, min(size, end - at)))
+        try:
+            fields = _struct(cursor)
+        except EOFError:
+            continue
+        return _page(fields, at + cursor.at)
+    raise ValueError(f"no page header at byte {at:,}")
+
+
+def _page(fields: dict[int, Any], at: int) -> Page:
+    kind = _number(fields, 1)
+    v2 = kind == DATA_V2
+    inner = fields.get(8 if v2 else 7 if kind == DICTIONARY else 5, {})
+    levels = _number(inner, 5, 0) + _number(inner, 6, 0) if v2 else 0
+    page = Page(
+        kind=kind,
+        size=_number(fields, 2),
+        compressed=_number(fields, 3),
+        values=_number(inner, 1, 0),
+        encoding=_number(inner, 4 if v2 else 2, 0),
+        levels=levels,
+        packed=inner.get(7) is not False,
+        at=at,
     )
+    if page.levels > min(page.size, page.compressed):
+        raise ValueError("a page header whose levels are larger than its page")
+    return page
 
 
-class _Thrift:
-    """Reads Thrift's compact protocol; running out of bytes is an IndexError.
+def _number(fields: dict[int, Any], field: int, default: int = -1) -> int:
+    value = fields.get(field, default) if isinstance(fields, dict) else -1
+    if not isinstance(value, int) or not 0 <= value <= _MOST:
+        raise ValueError(f"a page header whose field {field} is {value}")
+    return value
 
-    Whatever it reads takes a byte at least, so that the work is bounded by the bytes, whatever they claim.
-    """
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self.at = data, 0
+def _decompressed(codec: str, data: bytes, size: int) -> bytes:
+    """The text of a page: size bytes, unless it holds fewer or more."""
+    if codec in _BLOCKS:
+        return _block(_BLOCKS[codec], data, size)
+    if codec == "UNKNOWN":  # what pyarrow calls Hadoop's LZ4
+        return _hadoop_lz4(data, size)
+    if codec == "ZSTD" and zstd_text_bytes(data) == size:  # the library makes sure of it
+        return bytes(pa.Codec("zstd").decompress(data, size, asbytes=True))
+    return bytes(pa.CompressedInputStream(pa.BufferReader(data), codec.lower()).read(size + 1))
 
-    def struct(self, depth: int = 0) -> dict[int, object]:
-        fields: dict[int, object] = {}
-        number = 0
-        while byte := self._byte():
-            number = number + (byte >> 4) if byte >> 4 else self._zigzag()
-            fields[number] = self._value(byte & 15, depth)
-        return fields
 
-    def _value(self, kind: int, depth: int) -> object:
-        if depth > _DEEPEST:
-            raise ValueError("a page header is nested too deeply")
-        match kind:
-            case 1 | 2:
-                return kind == 1
-            case 3:
-                return self._byte()
-            case 4 | 5 | 6:
-                return self._zigzag()
-            case 7 | 8:
-                self._skip(8 if kind == 7 else self._varint())
-                return None
-            case 9 | 10:
-                head = self._byte()
-                count = self._varint() if head >> 4 == 15 else head >> 4
-                for _ in range(count):  # in a list, a boolean is a byte
-                    self._value(3 if head & 15 in (1, 2) else head & 15, depth + 1)
-                return None
-            case 12:
-                return self.struct(depth + 1)
-            case _:
-                raise ValueError("a page header has a field of no known type")
+def _block(name: str, data: bytes, size: int) -> bytes:
+    codec = pa.Codec(name)
+    text = bytes(codec.decompress(data, size, asbytes=True))
+    try:  # if there is less text, the rest of it is whatever was in memory; then less room is enough, too
+        codec.decompress(data, size - 1, asbytes=True)
+    except (pa.ArrowException, OSError):
+        return text
+    raise ValueError(f"a page of less than {size:,} bytes")
 
-    def _byte(self) -> int:
-        self.at += 1
-        return self._data[self.at - 1]
 
-    def _skip(self, count: int) -> None:
+def _hadoop_lz4(data: bytes, size: int) -> bytes:
+    """Blocks of LZ4, each after its two sizes; or a single block without, as the first versions of pyarrow wrote it."""
+    cursor, text = Cursor(data), b""
+    try:
+        while cursor.left and len(text) < size:
+            whole, packed = struct.unpack(">II", cursor.take(8))
+            text += _block("lz4_raw", cursor.take(packed), max(1, min(whole, size - len(text))))
+    except (pa.ArrowException, OSError, EOFError, ValueError, OverflowError):
+        return _block("lz4_raw", data, size)
+    return text
+
+
+class Cursor:
+    """Reads bytes and Thrift's variable-length numbers in order; EOFError at the end."""
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data, self.at = data, at
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.at
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def take(self, count: int) -> bytes:
+        data = self.data[self.at : self.at + count]
+        if len(data) < count:
+            raise EOFError("a page ends too early")
         self.at += count
-        if self.at > len(self._data):
-            raise IndexError
+        return data
 
-    def _varint(self) -> int:
+    def varint(self) -> int:
         value = shift = 0
         while True:
-            byte = self._byte()
+            byte = self.byte()
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
             shift += 7
             if shift > 63:
-                raise ValueError("a page header has a number of more than 64 bits")
+                raise ValueError("a page or its header has a number of more than 64 bits")
 
-    def _zigzag(self) -> int:
-        value = self._varint()
+    def zigzag(self) -> int:
+        value = self.varint()
         return value >> 1 ^ -(value & 1)
+
+
+def _struct(cursor: Cursor, depth: int = 0) -> dict[int, Any]:
+    """A struct in Thrift's compact protocol: its numbers, booleans and inner structs by field number.
+
+    Every value takes at least a byte, so the work is bounded by the bytes, whatever they claim.
+    """
+    fields: dict[int, Any] = {}
+    number = 0
+    while byte := cursor.byte():
+        number = number + (byte >> 4) if byte >> 4 else cursor.zigzag()
+        fields[number] = _field(cursor, byte & 15, depth)
+    return fields
+
+
+def _field(cursor: Cursor, kind: int, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise ValueError("a page header is nested too deeply")
+    match kind:
+        case 1 | 2:
+            return kind == 1
+        case 3:
+            return cursor.byte()
+        case 4 | 5 | 6:
+            return cursor.zigzag()
+        case 7 | 8:
+            cursor.take(8 if kind == 7 else cursor.varint())
+        case 9 | 10:
+            head = cursor.byte()
+            count = cursor.varint() if head >> 4 == 15 else head >> 4
+            for _ in range(count):  # in a list, a boolean is a byte
+                _field(cursor, 3 if head & 15 in (1, 2) else head & 15, depth + 1)
+        case 12:
+            return _struct(cursor, depth + 1)
+        case _:
+            raise ValueError("a page header has a field of unknown type")
+    return None
+
+
+class _Section:
+    """A span of a file as a Reader."""
+
+    def __init__(self, reader: Reader, start: int, length: int) -> None:
+        self.path, self.size = reader.path, length
+        self._reader, self._start = reader, start
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._reader.read(self._start + offset, max(0, min(length, self.size - offset)))
+
+    def done_until(self, offset: int) -> None:
+        pass
+
+    def __enter__(self) -> "_Section":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass

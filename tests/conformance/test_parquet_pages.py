@@ -1,4 +1,4 @@
-"""Pages of Parquet that are too large to hold are read a little at a time, and give what the library gives (I5, I7)."""
+"""Pages of Parquet, held as a whole or streamed, give the values that pyarrow reads (I5, I7)."""
 
 import random
 
@@ -10,9 +10,11 @@ from formats import SEPARATOR
 from milling import job_of, mill_blocks, mill_files, some_of
 
 import samples
-from shardmill.documents.columnar import columns, parquet
-from shardmill.documents.columnar.pages import pages_of
+from given_texts import load_once
+from shardmill.documents.columnar import columns, pages, parquet, values
 from shardmill.documents.long_values import BytesReader
+from shardmill.documents.pieces import Position
+from shardmill.documents.rules import TextRules
 from shardmill.errors import InputError
 from shardmill.io.compression import Decompressed
 
@@ -21,15 +23,120 @@ LONG = ["short", samples.ENGLISH[:900], "中文" * 150, '\\"\n\t😀é' * 40, "7
 DOCUMENTS = [f"{i} {samples.ENGLISH[i : 2 * i]}" for i in range(40)]
 
 
+CODECS = ["none", "snappy", "gzip", "zstd", "lz4", "brotli"]
+ENCODINGS = ["dictionary", "PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"]
+
+
+def values_of(data, field="text", skip_to=0, **changed):
+    """All values of a column from the page on that has a row, as our own reader gives them."""
+    told = {"separator": None, "passage_bytes": None, "border": None, "max_run_bytes": 300, "block_bytes": 2000}
+    rules = TextRules(cuts=load_once("r50k_base").cuts, key=lambda *_: 0, **{**told, **changed})
+    reader = BytesReader("a.parquet", data)
+    meta, column = parquet._open(reader, field, 1 << 20)
+    first, found = 0, {}
+    for group in range(meta.num_row_groups):
+        rows = range(first, first + meta.row_group(group).num_rows)
+        for row, value in values.values_of(parquet._chunk(reader, meta, group, column), 0, rows, skip_to, rules):
+            some = value if isinstance(value, list) else [value.read(0, 1 << 30)]
+            assert all(len(v or b"") <= 300 for v in some) or not isinstance(value, list)
+            found.update(enumerate(some, row))
+        first = rows.stop
+    return found
+
+
+def column_of(rng, count, nulls):
+    """Texts with shared beginnings, some empty, some long, some over and over, and nulls."""
+    words = [
+        "",
+        "a",
+        "the same beginning",
+        "the same beginning and more",
+        "é" * 90,
+        "long " * 200,
+        *map(str, range(50)),
+    ]
+    texts = [rng.choice(words) + rng.choice(words[:3]) * rng.choice((0, 0, 0, 1, 40)) for _ in range(count)]
+    return [None if rng.random() < nulls else text for text in texts]
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("codec", CODECS)
+def test_values_are_those_that_pyarrow_reads(monkeypatch, codec, encoding, most):
+    monkeypatch.setattr(pages, "MOST_HELD", most)
+    rng = random.Random(f"{codec} {encoding}")
+    for nulls in (0, 0.01, 0.5, 1):
+        texts = column_of(rng, 700, nulls)
+        kind = rng.choice([pa.string(), pa.binary(), pa.large_string()])
+        required = pa.schema([pa.field("text", kind, nullable=False)])
+        table = pa.table({"text": pa.array(texts, kind)}, schema=None if nulls else required)
+        encoded = {"use_dictionary": encoding == "dictionary"}
+        if encoding != "dictionary":
+            encoded["column_encoding"] = {"text": encoding}
+        else:
+            encoded["dictionary_pagesize_limit"] = rng.choice((500, 1 << 20))  # with a small one, later pages are PLAIN
+        out = pa.BufferOutputStream()
+        pq.write_table(
+            table,
+            out,
+            compression=codec,
+            data_page_version=rng.choice(("1.0", "2.0")),
+            data_page_size=rng.choice((100, 3000, 1 << 20)),
+            write_batch_size=rng.choice((7, 64, 1024)),
+            row_group_size=rng.choice((100, 10_000)),
+            write_statistics=rng.random() < 0.5,
+            **encoded,
+        )
+        data = out.getvalue().to_pybytes()
+        want = [text if text is None else text.encode() for text in texts]
+        assert values_of(data) == dict(enumerate(want))
+        skip_to = rng.randrange(700)
+        got = values_of(data, skip_to=skip_to)
+        assert all(got[row] == want[row] for row in range(skip_to, 700))
+
+
+class Counting(BytesReader):
+    """Counts the bytes that are read."""
+
+    taken = 0
+
+    def read(self, offset, length):
+        data = super().read(offset, length)
+        self.taken += len(data)
+        return data
+
+
+@pytest.mark.parametrize("options", [{"use_dictionary": False}, {"dictionary_pagesize_limit": 1 << 30}])
+def test_a_file_is_read_once_and_forward_and_of_skipped_pages_the_headers(options):
+    documents = [f"{i} {samples.ENGLISH}" for i in range(300)]
+    sizes = {"row_group_size": 1000, "write_batch_size": 10, "data_page_size": 50_000, "write_statistics": False}
+    data = formats.parquet(documents, compression="none", **sizes, **options)
+    choices = {
+        "separator": None,
+        "passage_bytes": None,
+        "border": None,
+        "max_run_bytes": 1 << 20,
+        "block_bytes": 1 << 20,
+    }
+    rules = TextRules(cuts=load_once("r50k_base").cuts, key=lambda *_: 0, **choices)
+    for start, most in ((0, 1.2), (299, 0.4 if "use_dictionary" in options else 1.2)):
+        reader = Counting("a.parquet", data)
+        parts = list(parquet.read_parts(Position(record=start), reader, 0, rules))
+        assert sum(len(part.values) for part in parts) == 300 - start
+        assert reader.taken < most * len(data)
+
+
 @pytest.fixture
 def narrow(monkeypatch):
-    """No page is small enough for the library."""
-    monkeypatch.setattr(parquet, "_rows_at_once", lambda *_: 0)
+    """No page is small enough to be held, unless its encoding leaves no choice."""
+    monkeypatch.setattr(pages, "MOST_HELD", 0)
+    whole = pages.Chunk._whole
 
-    def refuse(*_args, **_options):
-        raise AssertionError("a page was given to the library")
+    def refuse_plain(chunk, page):
+        assert page.encoding != pages.PLAIN
+        return whole(chunk, page)
 
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", refuse)
+    monkeypatch.setattr(pages.Chunk, "_whole", refuse_plain)
 
 
 def wanted(documents):
@@ -69,8 +176,9 @@ def test_nulls_and_columns_inside_others(version, dictionary):
 def damaged(data):
     """The same with a page in the middle of its second row group that cannot be decompressed."""
     chunk = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(1).column(1)
-    pages = list(pages_of(BytesReader("", data), chunk.data_page_offset, chunk.total_compressed_size, chunk.num_values))
-    page = pages[len(pages) // 2]
+    where = {"start": chunk.data_page_offset, "length": chunk.total_compressed_size, "values": chunk.num_values}
+    found = list(pages.Chunk(reader=BytesReader("", data), codec="", max_level=0, **where).pages())
+    page = found[len(found) // 2]
     return data[: page.at] + bytes(page.compressed) + data[page.at + page.compressed :]
 
 
@@ -81,7 +189,7 @@ def test_reading_on_from_after_any_block_gives_the_rest(change):
 
 
 @pytest.mark.parametrize("change", [bytes, damaged])
-def test_reading_on_where_the_library_reads_gives_the_rest(change):
+def test_reading_on_where_pages_are_held_gives_the_rest(change):
     assert_the_rest_is_had_from_after_any_block(change)
 
 
@@ -116,9 +224,10 @@ def test_what_can_only_be_decoded_as_a_whole_is_told_with_what_to_do(monkeypatch
     assert got.counts["documents_rejected"] == len(LONG)
 
 
-@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("most", [0, 1 << 20])
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd"])
-def test_damage_is_told_and_loses_nothing_silently(codec):
+def test_damage_is_told_and_loses_nothing_silently(monkeypatch, codec, most):
+    monkeypatch.setattr(pages, "MOST_HELD", most)
     rng = random.Random(4)
     whole = formats.parquet([*LONG, *DOCUMENTS], compression=codec)
     for _ in range(25):
