@@ -23,7 +23,6 @@ MEGATRON_CODES = {2: 8, 4: 4}  # uint16, int32
 # nanotron looks up the tokenizer named in .ds.metadata on the hub.
 _HUB_NAMES = {"r50k_base": "openai-community/gpt2"}
 _ROW_BYTES = 24
-_LINES = 1 << 12
 _STORED_BYTES = 65_535
 
 
@@ -157,31 +156,35 @@ class OlmoRows:
     def finish(self, split: SplitName, _: tuple[Shard, ...], documents: int) -> None:
         for shard, rows in itertools.groupby(self._rows(split, documents), key=itemgetter(0)):
             name = self._output.format.file_name(split, shard).removesuffix(".npy") + ".csv.gz"
-            _write_stored_gzip(self._files, name, (row for _, row in rows))
+            _write_stored_gzip(self._files, name, (some for _, some in rows))
         self._files.drop(f"{split}.rows")
 
     def _rows(self, split: SplitName, documents: int) -> Iterator[tuple[int, bytes]]:
-        """For each document, or part of one, the number of its shard and its row."""
+        """Rows of documents, or parts of them, with the number of their shard: some at a time, from one input."""
         length, sources = self._output.shard_tokens, self._output.sources
         assert length is not None
-        start, last, path = 0, -1, b""
+        start = 0
         for first in range(0, documents, _CHUNK):
             data = self._files.read(f"{split}.rows", _ROW_BYTES * first, _ROW_BYTES * min(_CHUNK, documents - first))
-            for number, (end, source, place) in enumerate(np.frombuffer(data, "<u8").reshape(-1, 3).tolist(), first):
-                if source != last:
-                    last, path = source, _quoted(sources[source]) if source < len(sources) else b""
-                while start < end:
-                    shard, begin = divmod(start, length)
-                    stop = min(end, (shard + 1) * length)
-                    yield shard, b"%d,%d,%d,%b,%d\r\n" % (begin, stop - shard * length, number, path, place)
-                    start = stop
+            ends, inputs, places = np.frombuffer(data, "<u8").reshape(-1, 3).astype(np.int64).T
+            borders = np.arange(start // length + 1, -(-int(ends[-1]) // length)) * length
+            stops = np.union1d(ends, borders) if len(borders) else ends  # a document may continue in the next shard
+            of, starts = np.searchsorted(ends, stops), np.append(start, stops[:-1])
+            shards, start = starts // length, int(ends[-1])
+            table = np.column_stack([starts % length, stops - shards * length, first + of, places[of]])
+            runs = np.flatnonzero(np.diff(shards, prepend=-1) | np.diff(inputs[of], prepend=-1)).tolist()
+            for begin, end in itertools.pairwise([*runs, len(stops)]):
+                source, shard = int(inputs[of[begin]]), int(shards[begin])
+                path = _quoted(sources[source]).replace(b"%", b"%%") if source < len(sources) else b""
+                row = b"%d,%d,%d," + path + b",%d\r\n"
+                yield shard, row * (end - begin) % tuple(table[begin:end].ravel().tolist())
 
 
-def _write_stored_gzip(files: OutputFiles, name: str, lines: Iterator[bytes]) -> None:
+def _write_stored_gzip(files: OutputFiles, name: str, chunks: Iterator[bytes]) -> None:
     """A gzip file of uncompressed blocks: the same bytes whatever the version of zlib (I1)."""
     rest, crc, size = bytearray(), 0, 0
     files.append(name, memoryview(b"\x1f\x8b\x08\0\0\0\0\0\0\xff"))
-    while data := b"".join(itertools.islice(lines, _LINES)):
+    for data in chunks:
         crc, size = zlib.crc32(data, crc), size + len(data)
         rest += data
         while len(rest) > _STORED_BYTES:

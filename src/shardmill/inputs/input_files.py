@@ -139,7 +139,7 @@ class InputFiles(_Packed[InputFile]):
 
     def paths_since(self, first: int) -> Iterator[str]:
         """The paths of the files from this number on."""
-        folder, until, end = "", first, self._names.ends[first - 1] if first else 0
+        folder, until, end = "", first, self._names.ends[first - 1] if 0 < first <= len(self) else 0
         for number in range(first, len(self)):
             if number == until:
                 run = bisect_right(self._first, number)

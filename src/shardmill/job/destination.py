@@ -169,9 +169,8 @@ def _changes(there: FileSet, before: dict[str, Any], asked: dict[str, Any], inpu
     apart = {"inputs": None, "modified": None}
     changed = manifest.differences({**before, **apart}, {**asked, **apart})
     if before.get("inputs") != asked["inputs"]:
-        return changed + input_list.changes(there, before.get("inputs", []), asked["inputs"], inputs)
-    times = before.get("modified")
-    return changed + (input_list.modified_since(times, inputs) if times is not None else [])
+        changed += input_list.changes(there, before.get("inputs", []), asked["inputs"], inputs)
+    return changed + input_list.modified_since(before.get("modified"), inputs)
 
 
 def _pipes(inputs: InputFiles) -> list[str]:

@@ -159,7 +159,8 @@ def times(files: InputFiles) -> list[int] | dict[str, Any]:
 def modified_since(before: Any, files: InputFiles) -> list[str]:
     """Inputs that were modified since times() returned this. Of many, those newer than all were then are named."""
     now = times(files)
-    if now == before:
+    comparable = isinstance(before, dict | list) and isinstance(before, list) == isinstance(now, list)
+    if now == before or not comparable or len(now) != len(before):
         return []
     if isinstance(now, list):
         return [
