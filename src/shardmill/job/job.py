@@ -69,12 +69,9 @@ class Job:
     begun: Lowest | None = None
     """What the first pass found while the engines were loading."""
 
-    def describe(self) -> dict[str, Any]:
-        """Everything that decides the bytes of the result, as the manifest records it."""
-        return describe(self.spec, self.files, self.tokenizer)
-
 
 def describe(spec: Spec, files: InputFiles, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Everything that decides the bytes of the result, as the manifest records it."""
     return {
         "choices": {**spec.choices(), "tokenizer": tokenizer.name},
         "inputs": input_list.describe(files),
@@ -87,14 +84,13 @@ def versions(job: Job) -> dict[str, Any]:
     """Everything that must not change while a job is unfinished, including the version of the reference and when inputs
     were modified."""
     reference, modified = job.engines.reference.version, input_list.times(job.files)
-    return {**job.describe(), "reference": reference, "modified": modified}
+    return {**describe(job.spec, job.files, job.tokenizer), "reference": reference, "modified": modified}
 
 
-def find(spec: Spec, limits: Limits | None = None) -> tuple[InputFiles, Tokenizer]:
+def find(spec: Spec, limits: Limits) -> tuple[InputFiles, Tokenizer]:
     """The inputs and the tokenizer. Refuses choices that contradict each other."""
     registry.check(spec)
     check_output_url(str(spec.output))
-    limits = limits or Limits()
     files = find_inputs(map(str, spec.inputs), network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
     mode, fraction = _val_choice(spec)
     if files.pipes and mode != "hash" and fraction:

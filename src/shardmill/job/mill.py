@@ -311,7 +311,7 @@ def _manifest_of(job: Job, counts: Counts, writer: FormatWriter) -> Manifest:
             f"{counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
         )
     return Manifest(
-        job=job.describe(),
+        job=describe(job.spec, job.files, job.tokenizer),
         dtype=job.writes.dtype.name,
         eot_id=job.eot_id,
         eot_side=job.eot_side,
