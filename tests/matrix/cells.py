@@ -43,7 +43,7 @@ def refusal(cell: Cell) -> str | None:
     if split == "first-shard" and cell.get("format", "shards") not in SHARDED:
         return "has no shards"
     if modded and cell.get("eot") in ("after", "none"):
-        return "begins every batch at an end-of-text token"
+        return "starts every batch at an end-of-text token"
     if modded and cell.get("tokenizer", "r50k_base") != "r50k_base":
         return "uint16"
     if split in ("head", "tail") and (packing not in (None, "none") or kind in ("arrow", "stream")):

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import stores
 
 from servers import Fault
-from shardmill.io import reading, storage
+from shardmill.io import storage
 
 
 def _at_step(rng, happen):
@@ -75,7 +75,7 @@ def denied(rng, inputs):
 
 
 def unreadable(rng, inputs):
-    return _fails(rng, inputs, reading, "pread", errno.EIO)
+    return _fails(rng, inputs, os, "pread", errno.EIO)
 
 
 @contextlib.contextmanager
