@@ -48,11 +48,11 @@ SHRUNK = {
     "io.compression._OUTPUT_BYTES": 301,
     "documents.long_values._WINDOW": 97,
     "documents.long_values._LOOK_BACK": 64,
-    "documents.json_scan._WINDOW": 211,
+    "documents.long_values.HELD_BYTES": 700,
     "documents.delimited._WINDOW": 311,
-    "documents.text._LOOK_BYTES": 173,
     "documents.text.MAX_RECORDS": 5,
     "documents.jsonl.MAX_RECORDS": 5,
+    "documents.jsonl.HELD_BYTES": 700,  # longer lines are parsed window by window
     "documents.delimited.MAX_RECORDS": 5,
     "documents.warc.MAX_RECORDS": 5,
     "documents.utf8._SMALL": 10,
