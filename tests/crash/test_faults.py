@@ -137,7 +137,7 @@ def test_a_signal_at_any_step_leaves_with_one_line_and_keeps_what_is_durable(inp
     steps = ("journal-begun", "block-written", "checkpoint-synced", "files-sealed", "run-written")
     for step, (end, done) in zip(steps, signalled(inputs, [number], [(step, 1) for step in steps]), strict=True):
         assert end["code"] == code and end["seconds"] < 5 and "Traceback" not in end["stderr"]
-        assert end["stderr"].strip().endswith("run the same command again to go on from here")
+        assert end["stderr"].strip().endswith("run the same command again to resume")
         assert done["code"] == 0 and result(inputs, f"signalled-{step}") == whole["long"][0]
         assert "journal-begun" not in done["steps"], "it went on, and did not begin again"
         shutil.rmtree(inputs / f"signalled-{step}")

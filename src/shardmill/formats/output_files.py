@@ -48,7 +48,6 @@ class OutputFiles:
         self._files: dict[str, _CheckedFile] = {}
         self._uploaded: dict[str, FileState] = {}
         self._settled: list[str] = []
-        self._appended = self._released = 0
         self._full: set[str] = set()
         self._open_full: list[str] = []
         self._closing = threading.Lock()
@@ -61,14 +60,12 @@ class OutputFiles:
                 self._unlink(name)  # a kill may have left it
             else:
                 self._files[name] = self._file(name, state)
-                self._appended += state.bytes
 
     def append(self, name: str, data: memoryview) -> None:
         if name not in self._files:
             self._files[name] = self._file(name, None)
             self._unlisted = True
         self._files[name].append(data)
-        self._appended += data.nbytes
 
     def _file(self, name: str, state: FileState | None) -> "_CheckedFile":
         path = self.folder / name
@@ -107,7 +104,7 @@ class OutputFiles:
     @property
     def staged(self) -> int:
         """Bytes in the folder."""
-        return self._appended - self._released
+        return sum(file.growing.bytes for file in list(self._files.values()))
 
     def size(self, name: str) -> int:
         return self._files[name].growing.bytes
@@ -119,12 +116,10 @@ class OutputFiles:
     def release(self, name: str) -> None:
         """The file is in the store, and the journal says so: remove it here. May run concurrently with append."""
         with self._closing:
-            file = self._files[name]
-            self._uploaded[name] = file.state()  # first: states() must find it in one of the two
-            del self._files[name]
-            file.growing.close()
+            self._uploaded[name] = self._files[name].state()  # first: states() must find it in one of the two
+            self._files[name].growing.close()
         self._unlink(name)
-        self._released += file.growing.bytes  # last: whoever waits for room writes at once
+        del self._files[name]  # last: whoever waits for room writes at once
 
     def _unlink(self, name: str) -> None:
         for path in (storage.inside(self.folder, name + storage.PARTIAL), storage.inside(self.folder, name)):
@@ -152,7 +147,6 @@ class OutputFiles:
         """Not part of the result: forgotten now, removed when the others get their names."""
         if (file := self._files.pop(name, None)) is not None:
             file.growing.close()
-            self._appended -= file.growing.bytes
         self._dropped.add(name)
 
     def verify(self) -> None:
