@@ -135,7 +135,7 @@ def test_an_input_that_cannot_be_opened_once_stops_the_job_wherever_that_is(tmp_
         for file in whole.manifest.files:
             assert (tmp_path / "out" / file.name).read_bytes() == (tmp_path / "whole" / file.name).read_bytes()
         subprocess.run(["rm", "-r", tmp_path / "out"], check=True)
-    assert nth > 3
+    assert nth > 2, "it is opened at least twice"
 
 
 # One read of the file in which a long record waits may give less than was asked for: the record was called bad.
