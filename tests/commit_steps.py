@@ -19,4 +19,4 @@ STEPS = (
     "journal-removed",
 )
 # Further steps of a job that writes to an object store.
-STORE_STEPS = ("file-putting", "file-put", "away-synced", "staged-removed")
+STORE_STEPS = ("file-putting", "file-put", "upload-recorded", "staged-removed")

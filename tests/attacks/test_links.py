@@ -72,7 +72,7 @@ def plant(out, what):
     files = {"train/index.json": state, "train/shard.00000.mds": state}
     lines = [journal._first_line(JOB, True), {"checkpoint": {**line, "files": files, "finished": False}}]
     chain, data = b"", b""
-    for content in (*lines, *([{"away": "train/index.json"}] if what == "away" else [])):
+    for content in (*lines, *([{"uploaded": "train/index.json"}] if what == "uploaded" else [])):
         signed_line, chain = journal._signed(content, chain)
         data += signed_line
     (out / journal.NAME).write_bytes(data)
@@ -81,7 +81,7 @@ def plant(out, what):
 
 @pytest.mark.usefixtures("site")
 @pytest.mark.parametrize("choices", [{}, MDS])
-@pytest.mark.parametrize("what", ["manifest", "journal", "away"])
+@pytest.mark.parametrize("what", ["manifest", "journal", "uploaded"])
 def test_overwrite_removes_nothing_behind_a_link(text, tmp_path, what, choices):
     """It emptied a folder elsewhere that out/train led to."""
     plant(tmp_path / "out", what)
@@ -113,7 +113,7 @@ def test_uploaded_files_are_not_removed_behind_a_link(text, tmp_path, site):
     out = tmp_path / "out"
     lines = [line.partition(b" ")[2] for line in (out / journal.NAME).read_bytes().splitlines()]
     chain, data = b"", b""
-    for content in (*map(json.loads, lines), {"away": "train/shard.00000.mds"}):
+    for content in (*map(json.loads, lines), {"uploaded": "train/shard.00000.mds"}):
         line, chain = journal._signed(content, chain)
         data += line
     (out / journal.NAME).write_bytes(data)

@@ -113,9 +113,9 @@ class Journal:
     def uploaded(self, name: str) -> None:
         """The store has all of this file, and a checkpoint lists it: it may be removed here."""
         with self._lock:
-            self._append({"away": name})
+            self._append({"uploaded": name})
             self._state.uploaded.add(name)
-        storage.reached("away-synced")
+        storage.reached("upload-recorded")
 
     def checkpoint(self, reached: Checkpoint) -> None:
         """Writes only what changed in each file since the last one."""
@@ -145,7 +145,7 @@ class Journal:
         contents = [_first_line(state.job, state.overwrites)]
         contents += [{"split": state.split}] if state.split is not None else []
         contents += [_checkpoint_line(state.checkpoint, {})]
-        for content in (*contents, *({"away": name} for name in sorted(state.uploaded))):
+        for content in (*contents, *({"uploaded": name} for name in sorted(state.uploaded))):
             line, chain = _signed(content, chain)
             lines.append(line)
         self._file.replace(b"".join(lines))
@@ -172,9 +172,9 @@ def read(folder: Path) -> Unfinished | None:
                 found.job = _job(line["job"])
             elif "split" in line:
                 found.split = _split(line["split"])
-            elif "away" in line:
-                check_name(line["away"])
-                found.uploaded.add(line["away"])
+            elif "uploaded" in line:
+                check_name(line["uploaded"])
+                found.uploaded.add(line["uploaded"])
             else:
                 found.checkpoint = _checkpoint(line["checkpoint"], files)
             found.valid_bytes, found.chain = valid, chain

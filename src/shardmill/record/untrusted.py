@@ -32,7 +32,7 @@ def typed(hint: Any, value: Any) -> Any:
         return {name: typed(inner[1], each) for name, each in value.items()}
     fits = value in inner if kind is Literal else type(value) is hint
     if not fits or (hint is int and not 0 <= value <= LARGEST_NUMBER):
-        raise ValueError(f"{brief(value)} is not {'a whole number, or too large' if hint is int else 'of its type'}")
+        raise ValueError(f"{brief(value)} is not {'a whole number in range' if hint is int else 'of its type'}")
     return value
 
 
