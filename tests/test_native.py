@@ -75,14 +75,14 @@ def test_a_text_gives_the_same_tokens_wherever_it_begins(engine, truth):
         assert differing(engine, truth, [("w" * 9 + " ") * (size // 10) + BORDERS[:end] for end in range(90)]) == []
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(text=texts(max_pieces=40))
 @compiled
 def test_made_up_texts_give_the_tokens_of_the_reference(engine, truth, text):
     assert differing(engine, truth, [text]) == []
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(pieces=st.lists(st.lists(st.sampled_from(samples.NASTY), max_size=80).map("".join), max_size=5))
 @compiled
 def test_nasty_characters_give_the_tokens_of_the_reference(engine, truth, pieces):

@@ -93,7 +93,13 @@ def staged(tmp_path):
     return [path for path in (tmp_path / "staging").rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("name", ALL)
+# Files that are done at once, whose last is joined to another, that are patched at the end; the matrix has all formats.
+_QUICK = ("nanogpt", "llmc", "mds")
+
+
+@pytest.mark.parametrize(
+    "name", [*_QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in ALL if name not in _QUICK)]
+)
 def test_a_store_gets_the_bytes_that_a_folder_gets(text, tmp_path, bucket, name):
     """I1, for every way in which files are finished; and nothing stays on the disk."""
     mill(text, tmp_path / "out", tmp_path, format=name, **FORMATS[name])

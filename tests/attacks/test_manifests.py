@@ -113,7 +113,7 @@ def inspect(folder):
         raise done.exception
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data(), format=st.sampled_from(list(FORMATS)))
 def test_a_strangers_manifest_is_refused_in_words_or_of_no_consequence(made, tmp_path_factory, data, format):
     out = made / format

@@ -139,7 +139,7 @@ def test_only_what_is_understood_is_cut(variants, name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     text=st.lists(st.one_of(texts(max_pieces=3), st.just("mill"), st.just(" mill "))).map("".join).filter(bool),
     block_bytes=st.sampled_from(BLOCK_BYTES),

@@ -31,7 +31,7 @@ def joined_by(separator):
 
 
 @pytest.mark.parametrize("separator", SEPARATORS)
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data(), side=st.sampled_from(SIDES), block_bytes=st.sampled_from(BLOCK_BYTES))
 def test_documents_are_what_split_gives(encoding, separator, data, side, block_bytes):
     text = data.draw(joined_by(separator))
@@ -52,7 +52,7 @@ def test_a_run_of_newlines_is_taken_from_left_to_right(newlines, block_bytes):
     assert out.train == expected("r50k_base", [text], "\n\n", "after")[0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     files=st.lists(st.tuples(st.booleans(), st.one_of(st.just(""), texts(max_pieces=5))), min_size=1, max_size=6),
     separator=st.sampled_from([None, "\n"]),
@@ -101,7 +101,7 @@ broken = st.lists(
 ).map(lambda pieces: b"x" + b"".join(pieces))
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(data=broken, block_bytes=st.sampled_from(BLOCK_BYTES), separator=st.sampled_from([None, "\n"]))
 def test_broken_bytes_become_what_errors_replace_makes_of_them(encoding, data, block_bytes, separator):
     out = mill_files(

@@ -66,7 +66,7 @@ def lowest(documents, fraction, seed):
     return [key <= limit and key < max(keys) for key in keys] if len(set(keys)) > 1 else [False] * len(keys)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     documents=st.lists(
         texts(max_pieces=4).map(lambda text: text.replace("\n", " ")).filter(bool), min_size=1, max_size=12

@@ -28,13 +28,13 @@ def as_whole(text, **how):
     return mill_text(text, **how).train == reference.encode(how["tokenizer"], text)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(text=texts(max_pieces=20).filter(bool), block_bytes=st.sampled_from(BLOCK_BYTES))
 def test_tokens_do_not_depend_on_block_size(encoding, engine, text, block_bytes):
     assert as_whole(text, tokenizer=encoding, engine=engine, block_bytes=block_bytes)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(text=st.lists(st.sampled_from(samples.NASTY), min_size=1, max_size=60).map("".join))
 def test_nasty_characters_in_blocks_of_three_bytes_give_the_tokens_of_the_whole(encoding, engine, text):
     assert as_whole(text, tokenizer=encoding, engine=engine, block_bytes=3)
@@ -46,7 +46,7 @@ def test_every_sample_gives_the_tokens_of_the_whole_in_blocks_of_any_size(encodi
         (engine, block_bytes)
         for engine in ENGINES
         if engine != "native" or not native.why_not(load_once(encoding))
-        for block_bytes in BLOCK_BYTES
+        for block_bytes in (3, 64, 1 << 20)
         if not as_whole(samples.SAMPLES[name], tokenizer=encoding, engine=engine, block_bytes=block_bytes)
     ]
     assert wrong == []
@@ -54,7 +54,7 @@ def test_every_sample_gives_the_tokens_of_the_whole_in_blocks_of_any_size(encodi
 
 @pytest.mark.parametrize("block_bytes, workers", [(64, 3), (1 << 20, 2)])
 def test_a_run_gives_the_tokens_of_the_whole_text(encoding, engine, block_bytes, workers):
-    text = samples.ALL if block_bytes < 64 else LONG
+    text = samples.ALL if block_bytes == 64 else LONG
     how = {"tokenizer": encoding, "engine": engine, "block_bytes": block_bytes, "workers": workers}
     train, val, made = prepare_files([text.encode()], val_fraction=0, **how)
     assert (train, val) == (reference.encode(encoding, text), [])

@@ -61,7 +61,7 @@ def read_or_refuse(read, folder):
         return None
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=400))
 def test_random_bytes_are_neither_a_journal_nor_a_manifest(tmp_path, data):
     (tmp_path / journal.NAME).write_bytes(data)
@@ -70,7 +70,7 @@ def test_random_bytes_are_neither_a_journal_nor_a_manifest(tmp_path, data):
     assert read_or_refuse(manifest.read, tmp_path) is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(contents=st.lists(JSON, max_size=3), where=st.sampled_from(["job", "split", "checkpoint", "format", "any"]))
 def test_a_journal_of_a_stranger_is_read_or_refused(tmp_path, contents, where):
     """The checksums are right: whoever wrote it knew how."""
@@ -117,7 +117,7 @@ def states(killed):
     return states
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(choice=st.data())
 def test_a_damaged_journal_is_never_read_as_anything_that_was_not_written(killed, states, tmp_path, choice):
     """Bits flipped, bytes cut off or put in, lines lost, doubled or moved: an earlier point of the job, or refused."""
