@@ -61,6 +61,11 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 
 
+def test_the_picture_shows_a_job_that_was_resumed():
+    text = (ROOT / "docs/images/run.svg").read_text().replace("&#160;", " ")
+    assert "^C" in text and text.count("shardmill prepare") == 2 and "resumed at" in text
+
+
 def test_the_pages_name_options_that_exist():
     from shardmill.cli.main import cli
 
