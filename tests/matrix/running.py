@@ -217,7 +217,7 @@ class Run:
         try:
             self.runner(self.spec(), self.limits(), None)
         except InputError as e:
-            if "half written" in str(e) and self.cell["errors"] == "stop-then-skip":
+            if "can no longer be skipped" in str(e) and self.cell["errors"] == "stop-then-skip":
                 return "a document whose beginning was written before it was found to be bad"
             if not (want.error or want.unsure) and not (self.world.running and self.is_bad_in_one_go()):
                 raise
