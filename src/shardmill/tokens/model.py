@@ -9,9 +9,7 @@ class Shape:
     """A byte-level pre-tokenizer as a row of parameters of the scanner."""
 
     contractions: Literal["none", "exact", "any case", "suffix any case"] = "none"  # suffix: o200k, behind the letters
-    prefix: Literal["blank", "any"] = (
-        "any"  # what letters take before them: a blank, or any character but \r \n \p{L} \p{N}
-    )
+    prefix: Literal["blank", "any"] = "any"  # what letters take before them; any: any but newlines and numbers
     digits: int = 1  # at most so many numbers are a word; 0: a run of any length, with a blank before
     newlines: bool = True  # others take newlines behind them, and \s*[\r\n]+ is a word
     tail: Literal["", "newlines", "newlines and slashes"] = "newlines"  # what others take behind them
@@ -39,15 +37,20 @@ class Model:
     """A tokenizer, compiled. Every id is below 2²⁰."""
 
     scheme: Literal["bytes", "sentencepiece"]
-    vocabulary: dict[
-        bytes, int
-    ]  # bytes: raw bytes of each token; sentencepiece: UTF-8 of the token as spelled (▁, <0x0A>)
-    merges: (
-        list[tuple[bytes, bytes]] | None
-    )  # in order; None: any two parts that make a token, ranked by its id (tiktoken)
-    shape: Shape | None = None  # bytes only
-    whole_words: bool = False  # a word that is a token is that token, whatever the merges say (ignore_merges, tiktoken)
-    added: tuple[AddedToken, ...] = ()  # special ones too: they are ordinary text, but hide added tokens inside them
+    vocabulary: dict[bytes, int]
+    """bytes: the raw bytes of each token; sentencepiece: the UTF-8 of the token as spelled, with ▁ and <0x0A>."""
+    merges: list[tuple[bytes, bytes]] | None
+    """In order; None: any two parts that make a token, ranked by its id (tiktoken)."""
+    shape: Shape | None = None
+    """For bytes only."""
+    whole_words: bool = False
+    """A word that is a token is that token, whatever the merges say (ignore_merges, tiktoken)."""
+    added: tuple[AddedToken, ...] = ()
+    """Special ones too: they are ordinary text, but hide added tokens inside them."""
     nfc: bool = False
-    prepend: bool = False  # sentencepiece: ▁ before the text
-    classes: Literal["tiktoken", "huggingface"] = "huggingface"  # whose Unicode tables
+    prepend: bool = False
+    """For sentencepiece: ▁ before the text, and behind each added token."""
+    metaspace: bool = False
+    """With prepend: only before the text, and only if it does not begin with a blank or ▁."""
+    classes: Literal["tiktoken", "huggingface"] = "huggingface"
+    """Whose Unicode tables."""
