@@ -4,13 +4,17 @@ No regular expression is analysed here: a pattern is read alternative by alterna
 known spellings, which set the parameters of the scanner. What is not known is left to the reference.
 """
 
-from collections.abc import Iterable
+import re
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from shardmill.system.names import show
-from shardmill.tokens.model import AddedToken, Model, Shape
+from shardmill.tokens.model import AddedToken, Model, Shape, Texts, merge_numbers
 
 Config = dict[str, Any]
 
@@ -66,6 +70,7 @@ _DEEPSEEK_PATTERNS = (
 
 _SPACE, _UNDERLINE = " ", "▁"
 _MOST_ID = 1 << 20
+_ALPHABET_END, _NO_BYTE = 0x144, 256
 # Bytes that occur in UTF-8.
 _IN_TEXT = [*range(0xC0), *range(0xC2, 0xF5)]
 
@@ -78,9 +83,7 @@ def compile_encoding(ranks: dict[bytes, int], pattern: str) -> Model:
     """One of tiktoken's own encodings."""
     shape = shape_of(pattern, possessive=True)
     assert shape is not None
-    return Model(
-        scheme="bytes", vocabulary=ranks, merges=None, shape=shape, whole_words=True, classes="tiktoken"
-    )  # fmt: skip
+    return Model.of(ranks, None, scheme="bytes", shape=shape, whole_words=True, classes="tiktoken")
 
 
 def compile_json(config: Config, vocabulary: dict[str, int]) -> Model | str:
@@ -129,9 +132,7 @@ def _is_known(shape: Shape, *, possessive: bool) -> bool:
 def _canonical(pattern: str, *, possessive: bool = False) -> str:
     """Newlines as escapes, and nothing possessive: no part of a known spelling could give back what the next one takes."""
     pattern = pattern.replace("\r", r"\r").replace("\n", r"\n")
-    for quantifier in ("+", "*", "?", *(["}"] if possessive else [])):
-        pattern = pattern.replace(quantifier + "+", quantifier)
-    return pattern
+    return re.sub(r"([+*?]|\d\})\+" if possessive else r"([+*?])\+", r"\1", pattern)
 
 
 def _compile(config: Config, vocabulary: dict[str, int]) -> Model:
@@ -186,14 +187,19 @@ def _bytes_model(
 ) -> Model:
     if [step for step in normalizers if step != {"type": "NFC"}]:
         raise _NotKnown(f"its normalizer is {_names(normalizers)}")
-    spelled = spelled_bytes(vocabulary)
-    here = {byte for token in spelled.values() if len(token) == 1 for byte in token}
-    if not here.issuperset(_IN_TEXT) and (model.get("unk_token") is not None or model.get("byte_fallback")):
+    tokens, ids = _by_id(vocabulary)
+    found, kept = spelled(tokens)
+    number = np.full(len(tokens), len(tokens), np.uint32)
+    number[kept] = np.arange(len(kept))
+    merges = number[merge_numbers(tokens, _parts(model["merges"]))]
+    single = found.joined[found.offsets[:-1][np.diff(found.offsets) == 1]]
+    if not set(_IN_TEXT) <= set(single.tolist()) and (model.get("unk_token") is not None or model.get("byte_fallback")):
         raise _NotKnown("its vocabulary lacks bytes, and has another token for them")
     return Model(
         scheme="bytes",
-        vocabulary={spelled[token]: number for token, number in vocabulary.items() if token in spelled},
-        merges=_merges(model, vocabulary, spelled),
+        tokens=found,
+        ids=ids[kept],
+        merges=merges[(merges < len(tokens)).all(axis=1)],
         shape=_pretokenizer(steps),
         whole_words=bool(model.get("ignore_merges")),
         added=added,
@@ -216,7 +222,7 @@ def _pretokenizer(steps: list[Config]) -> Shape:
     if len(patterns) == 1 and (shape := shape_of(patterns[0], possessive=False)):
         return shape
     isolated = all(step["behavior"] == "Isolated" for step in before)  # its patterns do not match every character
-    if isolated and tuple(map(_canonical, patterns)) == _DEEPSEEK_PATTERNS:
+    if isolated and tuple(map(_canonical, patterns)) == tuple(map(_canonical, _DEEPSEEK_PATTERNS)):
         return _DEEPSEEK
     raise _NotKnown(f"its pre-tokenizer splits by a pattern that is not known: {show(' then '.join(patterns))}")
 
@@ -241,23 +247,15 @@ def _sentencepiece_model(
     """SentencePiece's BPE: spaces become ▁, nothing splits the text, and what has no token becomes bytes."""
     if model.get("ignore_merges") or not model.get("byte_fallback"):
         raise _NotKnown(f"its model has no byte_fallback or ignores merges, and its pre-tokenizer is {_names(steps)}")
-    for byte in _IN_TEXT:
-        if f"<0x{byte:02X}>" not in vocabulary and not (byte < 0x80 and chr(byte) in vocabulary):
-            raise _NotKnown(f"its vocabulary has no token for the byte {byte:02X}")
-    if any(token.normalized and not token.special for token in added):
-        raise _NotKnown("its added tokens are looked for in normalized text")
-    spelled = {token: token.encode() for token in vocabulary}
-    merges = _merges(model, vocabulary, spelled)
-    of_bytes = {f"<0x{byte:02X}>".encode() for byte in range(256)}
-    if any(left in of_bytes or right in of_bytes or left + right in of_bytes for left, right in merges):
-        raise _NotKnown("its merges use the tokens that stand for bytes")
+    tokens, ids = _by_id(vocabulary)
     prepend, metaspace = _prepends(normalizers, steps)
     if metaspace == "always" and any(not token.special for token in added):
         raise _NotKnown("its pre-tokenizer puts ▁ behind each added token")
     return Model(
         scheme="sentencepiece",
-        vocabulary={spelled[token]: number for token, number in vocabulary.items()},
-        merges=merges,
+        tokens=_utf8(tokens),
+        ids=ids,
+        merges=merge_numbers(tokens, _parts(model["merges"])),
         added=added,
         prepend=prepend,
         metaspace=bool(metaspace),
@@ -278,27 +276,51 @@ def _prepends(normalizers: list[Config], steps: list[Config]) -> tuple[bool, str
     raise _NotKnown(f"its normalizer is {_names(normalizers)}, and its pre-tokenizer {_names(steps)}")
 
 
-def _merges(model: Config, vocabulary: dict[str, int], spelled: dict[str, bytes]) -> list[tuple[bytes, bytes]]:
-    """The merges in order; of two equal ones the library keeps the last."""
-    found: dict[tuple[bytes, bytes], None] = {}
-    for merge in model["merges"]:
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
-        if not (left in vocabulary and right in vocabulary and left + right in vocabulary):
-            raise _NotKnown(f"its merge of {show(left)} and {show(right)} is not about tokens")
-        if left in spelled and right in spelled:
-            pair = spelled[left], spelled[right]
-            found.pop(pair, None)
-            found[pair] = None
-    return list(found)
+def _by_id(vocabulary: dict[str, int]) -> tuple[list[str], npt.NDArray[np.uint32]]:
+    ids = np.fromiter(vocabulary.values(), np.uint32, len(vocabulary))
+    order = np.argsort(ids, kind="stable")
+    tokens = list(vocabulary)
+    return [tokens[i] for i in order.tolist()], ids[order]
 
 
-def spelled_bytes(vocabulary: Iterable[str]) -> dict[str, bytes]:
-    """The bytes that each token of a byte-level vocabulary spells. One that spells none is never found in a text."""
-    alphabet = byte_alphabet()
-    table, letters = {ord(char): byte for char, byte in alphabet.items()}, alphabet.keys()
-    return {
-        token: token.translate(table).encode("latin-1") for token in vocabulary if token and letters >= set(token)
-    }  # fmt: skip
+def _parts(merges: list[Any]) -> list[str]:
+    """The parts of all merges, two each; of two equal merges the library keeps the last."""
+    written = set(map(type, merges)) == {str}
+    parts = " ".join(merges).split(" ") if written else list(chain.from_iterable(merges))
+    if len(parts) != 2 * len(merges):
+        raise ValueError("a merge is not of two parts")
+    if len(set(merges if written else map(tuple, merges))) < len(merges):
+        last = dict.fromkeys(reversed(list(zip(parts[::2], parts[1::2], strict=True))))
+        parts = list(chain.from_iterable(reversed(last)))
+    return parts
+
+
+def spelled(tokens: list[str]) -> tuple[Texts, npt.NDArray[np.int64]]:
+    """The bytes that tokens of a byte-level vocabulary spell, and which of them do: others are never found in a text."""
+    points, ends = _points(tokens)
+    table = np.full(_ALPHABET_END + 1, _NO_BYTE, np.uint16)
+    for char, byte in byte_alphabet().items():
+        table[ord(char)] = byte
+    found = table[np.minimum(points, _ALPHABET_END)]
+    sizes = np.diff(ends, prepend=0)
+    spells = sizes > 0
+    spells[np.searchsorted(ends, np.flatnonzero(found == _NO_BYTE), side="right")] = False
+    found = found[np.repeat(spells, sizes)]
+    offsets = np.cumsum(np.append(0, sizes[spells])).astype(np.uint32)
+    return Texts(np.append(found, 0).astype(np.uint8), offsets), np.flatnonzero(spells)
+
+
+def _utf8(tokens: list[str]) -> Texts:
+    points, ends = _points(tokens)
+    sizes = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)
+    offsets = np.cumsum(np.append(0, sizes))[np.append(0, ends)].astype(np.uint32)
+    return Texts(np.frombuffer("".join(tokens).encode() + b"\0", np.uint8), offsets)
+
+
+def _points(tokens: list[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """The code points of all tokens, one after the other, and where each token ends."""
+    points = np.frombuffer("".join(tokens).encode("utf-32-le"), np.uint32)
+    return points, np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)))
 
 
 @lru_cache(maxsize=1)
