@@ -83,8 +83,7 @@ def constants(values):
     with contextlib.ExitStack() as stack:
         for name, value in values.items():
             module, _, constant = f"shardmill.{name}".rpartition(".")
-            if hasattr(owner := importlib.import_module(module), constant):
-                stack.enter_context(patch.object(owner, constant, value))
+            stack.enter_context(patch.object(importlib.import_module(module), constant, value))
         yield
 
 
@@ -466,8 +465,7 @@ def _own(values):
 _OWN = {}
 for _name in SHRUNK:
     _module, _, _constant = f"shardmill.{_name}".rpartition(".")
-    if hasattr(importlib.import_module(_module), _constant):
-        _OWN[_name] = getattr(importlib.import_module(_module), _constant)
+    _OWN[_name] = getattr(importlib.import_module(_module), _constant)
 
 
 def _place(reject):

@@ -308,7 +308,7 @@ def _manifest_of(job: Job, counts: Counts, writer: FormatWriter) -> Manifest:
     limited = job.spec.limit_documents is not None or job.spec.limit_tokens is not None
     if counts.input_bytes != job.total_bytes and job.files.known and not limited:  # I6
         raise ShardmillError(
-            f"{counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
+            f"only {counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
         )
     return Manifest(
         job=describe(job.spec, job.files, job.tokenizer),
