@@ -296,7 +296,9 @@ def corpus_of(fileset: FileSet, tokenizer: str | None = None) -> Corpus:
         )
     found = FORMATS.get(str(made.job["choices"].get("format", "nanogpt")))
     if found is None:
-        raise InputError(f"{show(folder)}: the manifest names a format that this version does not know; upgrade shardmill")
+        raise InputError(
+            f"{show(folder)}: the manifest names a format that this version does not know; upgrade shardmill"
+        )
     vocabulary = made.job.get("vocabulary_size")
     if made.dtype == "uint16" and isinstance(vocabulary, int) and vocabulary > 1 << 16:
         raise InputError(
@@ -315,7 +317,9 @@ def corpus_of(fileset: FileSet, tokenizer: str | None = None) -> Corpus:
 def _shape_of(folder: Path | str, made: Manifest, found: Format, dtype: TokenType) -> Shape:
     asked = [made.job["choices"].get(name) for name in ("shard_tokens", "sample_tokens")]
     if not all(number is None or number > 0 for number in asked):
-        raise InputError(f"{show(folder)}: the manifest has no valid shard_tokens and sample_tokens (found {asked}); it is damaged: prepare the output again")
+        raise InputError(
+            f"{show(folder)}: the manifest has no valid shard_tokens and sample_tokens (found {asked}); it is damaged: prepare the output again"
+        )
     return choose_shape(found, dtype, *asked)
 
 
