@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := $(PIP) -e '.[hub,s3,gcs]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench compare picture slow matrix torture interop suites guard docs dist lock clean
+.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench compare picture slow matrix torture interop suites guard docs dist wheels lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -91,8 +91,11 @@ dist: $(VENV)/.ready ## build the sdist and the wheel in dist/ and check them
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
 
+wheels: ## build a wheel for each kind of machine in dist/ with zig, and check them
+	$(PYTHON) tools/wheels.py
+
 lock: $(VENV)/.ready ## write constraints.txt from the installed packages
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^shardmill' > constraints.txt
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) .pythons demo-data bench-results dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .pythons .wheels build demo-data bench-results dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -204,7 +204,7 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
     return Output(
         format=found,
         shape=registry.choose_shape(found, dtype, shard_tokens, sample_tokens),
-        first_shard_is_val=False,
+        val_tokens=0,
         index=target.index or (same and all(corpus.manifest.job["choices"].get("index") for corpus in corpora)),
         provenance=all(corpus.sidecar("places", name) for corpus in corpora for name in SPLITS if name in corpus),
         tokenizer=tokenizer,
@@ -308,7 +308,7 @@ def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict
         "provenance": output.index and output.provenance,
         "eot": side,
     }
-    in_order = choices.get("split") in ("first-shard", "head", "tail")
+    in_order = choices.get("split") in ("first-shard", "head", "tail", "nanogpt")
     if made_by == "convert" and not in_order and stream_order(corpora[0]) is not None:
         choices["split"] = "first-shard"
     elif made_by == "merge" and in_order:
