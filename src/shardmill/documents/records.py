@@ -82,7 +82,7 @@ class Records:
 
     def origins(self, found: Pieces) -> list[int]:
         if self.first is not None:
-            return [self.first + index for index in self.indexes]
+            return [self.first + index for index in self.indexes[: len(found.data)]]
         return [self.location(index, offset).record for index, offset in zip(self.indexes, found.offsets)]
 
     def _keys(self) -> list[int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import xxhash
 
+from shardmill.documents import utf8
 from shardmill.documents.pieces import Position
 from shardmill.errors import OutputError, TemporaryError, UsageError
 from shardmill.io import storage
@@ -227,7 +228,7 @@ def _parsed(job: Job, blocks: Iterator[plan.Block]) -> Iterator[_Span]:
     rules = dataclasses.replace(job.rules, on_error="skip")
     for block in blocks:
         found = [part.checked(rules).pieces(job.files.base(part.file), rules, lambda _: False) for part in block.parts]
-        texts = [piece for pieces in found for piece in pieces.data]
+        texts = [utf8.replaced(piece)[0] for pieces in found for piece in pieces.data]
         yield block.input_bytes, texts, sum(sum(pieces.begins) for pieces in found)
 
 

@@ -151,7 +151,7 @@ def _start_of(job: Job, destination: Destination, unfinished: Unfinished | None,
     return Start(
         files=len(job.files),
         total_bytes=job.total_bytes,
-        tokenizer=job.tokenizer.name,
+        tokenizer=job.spec.tokenizer,
         engine=job.engines.name,
         workers=job.budget.workers,
         max_memory=job.budget.max_memory,
