@@ -77,7 +77,7 @@ compare: $(VENV)/.ready native ## measure what people use instead, too: BENCH_TE
 picture: $(VENV)/.ready native ## draw docs/images/run.svg from a real run; BENCH_TEXT=file.txt for a text of your own
 	$(BIN)/python tools/make_picture.py $(BENCH_TEXT)
 
-classes: $(VENV)/.ready ## rebuild the table of character classes from the installed tiktoken
+classes: $(VENV)/.ready native ## add the installed tiktoken and tokenizers to the tables of character classes
 	$(BIN)/python tools/make_classes.py
 
 guard: $(VENV)/.ready native ## rebuild the table of code points on which the engines differ

@@ -29,11 +29,11 @@ settings.load_profile("shardmill")
 def loaded_once():
     """The bundled vocabularies and their engines are loaded once: it is most of what a small job does."""
 
-    def by_name(make):
+    def by_name(make, name=lambda tokenizer: tokenizer.name):
         made = {}
 
         def once(tokenizer, **options):
-            key = tokenizer.name, *options.items()
+            key = name(tokenizer), *options.items()
             if key not in made:
                 made[key] = make(tokenizer, **options)
             return made[key]
@@ -49,7 +49,7 @@ def loaded_once():
             lambda encoding: loaded(encoding, vocabularies.vocabulary_file(encoding)),
         ),
         patch.object(reference, "TiktokenReference", by_name(reference.TiktokenReference)),
-        patch.object(encoder, "Native", by_name(encoder.Native)),
+        patch.object(encoder, "Native", by_name(encoder.Native, lambda model: (len(model.vocabulary), model.shape))),
     ):
         yield
 

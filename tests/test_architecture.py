@@ -26,8 +26,8 @@ ORDER = [
 ]
 DOORS = {
     "gigatoken": {"tokens.gigatoken"},
-    "tiktoken": {"tokens.reference"},
-    "tokenizers": {"tokens.families", "tokens.reference"},
+    "tiktoken": {"tokens.classes", "tokens.reference"},
+    "tokenizers": {"tokens.classes", "tokens.families", "tokens.reference"},
     "huggingface_hub": {"io.urls", "tokens.tokenizer"},
     "fsspec": {"io.urls"},
     "s3fs": {"io.urls"},

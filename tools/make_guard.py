@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from shardmill.tokens import gigatoken, guard, native
+from shardmill.tokens.encoder import native_model, why_not_native
 from shardmill.tokens.gigatoken import Gigatoken
 from shardmill.tokens.native import Native
 from shardmill.tokens.reference import Fast, load_reference
@@ -19,8 +20,8 @@ def main(names: list[str]) -> None:
         tokenizer = load(name)
         reference = load_reference(tokenizer)
         engines: list[tuple[str, Fast]] = [(gigatoken.version(), Gigatoken(tokenizer))]
-        if native.why_not(tokenizer) is None:
-            engines.append((native.version(), Native(tokenizer)))
+        if why_not_native(tokenizer) is None:
+            engines.append((native.version(), Native(native_model(tokenizer))))
         for version, engine in engines:
             found = guard.find_disagreements(engine, reference)
             print(f"{name} on {version}: {len(found):,} code points")

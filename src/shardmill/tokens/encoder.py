@@ -11,14 +11,21 @@ from shardmill.errors import ShardmillError, UsageError
 from shardmill.spec import Engine
 from shardmill.system.names import show
 from shardmill.tokens import gigatoken, guard, native
+from shardmill.tokens.cuts import Family
 from shardmill.tokens.gigatoken import Gigatoken
 from shardmill.tokens.guard import Guard
+from shardmill.tokens.model import Model, Shape
 from shardmill.tokens.native import Native
 from shardmill.tokens.reference import Fast, Ids, Reference, TokenCounts, load_reference
 from shardmill.tokens.tokenizer import Tokenizer, read_ranks
 
 _BY_SPEED: tuple[Engine, ...] = ("native", "gigatoken")
 
+_SHAPES: dict[Family, Shape] = {
+    "gpt2": Shape(contractions="exact", prefix="blank", digits=0, newlines=False, tail="", whole_end=True),
+    "cl100k": Shape(contractions="any case", digits=3, whole_end=True),
+    "o200k": Shape(contractions="suffix any case", digits=3, case=True, tail="newlines and slashes"),
+}
 # The reference gets long text in spans of this size: an Encoding of the tokenizers library takes 100 times its text.
 _SPAN_BYTES = 64 << 10
 _NEAR_BYTES = 1 << 10
@@ -72,11 +79,11 @@ def _engines_with(
 ) -> Engines | str:
     """A fast engine and its guard, or why it cannot be used."""
     ours = fast == "native"
-    if (why := native.why_not(tokenizer) if ours else gigatoken.why_not(tokenizer)) is not None:
+    if (why := why_not_native(tokenizer) if ours else gigatoken.why_not(tokenizer)) is not None:
         return why
     key = guard.table_key(native.version() if ours else gigatoken.version(), tokenizer, reference)
     try:
-        shared = Native(tokenizer) if ours else None
+        shared = Native(native_model(tokenizer)) if ours else None
         found = guard.load_guard(key, lambda: shared or Gigatoken(tokenizer), reference, cache, may_sweep=may_sweep)
     except ShardmillError as e:
         return str(e)
@@ -85,6 +92,18 @@ def _engines_with(
     if found is None:
         return "the input is small, and comparing the engines first would take longer"
     return Engines(tokenizer=tokenizer, reference=reference, guard=found, native=shared)
+
+
+def why_not_native(tokenizer: Tokenizer) -> str | None:
+    if tokenizer.kind != "tiktoken":
+        return "the native engine supports only tiktoken's encodings"
+    return native.why_not(tokenizer.kind)
+
+
+def native_model(tokenizer: Tokenizer) -> Model:
+    """One of tiktoken's encodings."""
+    ranks, shape = read_ranks(tokenizer.name), _SHAPES[tokenizer.family]
+    return Model(scheme="bytes", vocabulary=ranks, merges=None, shape=shape, whole_words=True, classes="tiktoken")
 
 
 class Encoder:
