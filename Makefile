@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := $(PIP) -e '.[hub,s3,gcs]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench bench-tokenizers compare picture slow matrix torture interop suites docs dist lock clean
+.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench bench-tokenizers compare picture slow matrix torture interop suites docs dist wheels lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -80,7 +80,7 @@ compare: $(VENV)/.ready native ## measure what people use instead, too: BENCH_TE
 picture: $(VENV)/.ready native ## draw docs/images/run.svg from a real run; BENCH_TEXT=file.txt for a text of your own
 	$(BIN)/python tools/make_picture.py $(BENCH_TEXT)
 
-classes: $(VENV)/.ready ## rebuild the table of character classes from the installed tiktoken
+classes: $(VENV)/.ready native ## add the installed tiktoken and tokenizers to the tables of character classes
 	$(BIN)/python tools/make_classes.py
 	$(BIN)/python tools/make_nfc.py
 
@@ -92,8 +92,11 @@ dist: $(VENV)/.ready ## build the sdist and the wheel in dist/ and check them
 	$(BIN)/python -m build
 	$(BIN)/python -m twine check --strict dist/*
 
+wheels: ## build a wheel for each kind of machine in dist/ with zig, and check them
+	$(PYTHON) tools/wheels.py
+
 lock: $(VENV)/.ready ## write constraints.txt from the installed packages
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^shardmill' > constraints.txt
 
 clean: ## remove everything that make created
-	rm -rf $(VENV) .pythons demo-data bench-results dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .pythons .wheels build demo-data bench-results dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -33,6 +33,7 @@ def loaded_once():
     def by_digest(make):
         made = {}
 
+        @functools.wraps(make)
         def once(tokenizer):
             key = tokenizer.name if tokenizer.kind == "tiktoken" else tokenizer.digest
             if key not in made:

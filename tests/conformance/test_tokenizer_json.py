@@ -39,7 +39,7 @@ SENTENCEPIECES = {
         "added": ["\n", "\n\n", "<mill>", "▁▁"],
     },
     "llama2": {"normalizer": PREPENDS},
-    "phi3": {"normalizer": PREPENDS, "added": ["mill", "<mill>"]},
+    "phi3": {"normalizer": PREPENDS, "added": ["m!ll", "<mill>"]},
     "mistral": {
         "normalizer": None,
         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False},
@@ -48,12 +48,14 @@ SENTENCEPIECES = {
 }
 # Added tokens and their neighbourhood, what is not in normal form C, and text that begins with a blank.
 HARD = (
-    "mill",
-    " mill ",
+    "m!ll",
+    " m!ll ",
+    "am!llb",
     "<mill>",
     " <mill>\n",
     "<x<mill>y>",
-    "amillb",
+    "nai\u0308ve",
+    "naïve",
     "   ",
     "e\u0301",
     "\u1100\u1161",
@@ -92,7 +94,7 @@ def variants(gpt2_json, tmp_path_factory):
     model, high = base["model"], [char for char, byte in byte_alphabet().items() if byte in (0xE4, 0xB8, 0xC3)]
     added = {
         "id": 50257,
-        "content": "mill",
+        "content": "m!ll",
         "single_word": False,
         "lstrip": False,
         "rstrip": False,
@@ -101,7 +103,7 @@ def variants(gpt2_json, tmp_path_factory):
     }
     ends = base["added_tokens"]
     spaces = [{**added, "id": 50257 + i, "content": " " * (i + 2), "normalized": True} for i in range(23)]
-    tags = [{**added, "id": 50257, "content": "<mill>"}, {**added, "id": 50258, "content": "é", "normalized": True}]
+    tags = [{**added, "id": 50257, "content": "<mill>"}, {**added, "id": 50258, "content": "naïve", "normalized": True}]
     hiding = {**added, "id": 50258, "content": "<x<mill>y>", "special": True}
     changes = {
         "gpt2": {},
@@ -226,11 +228,8 @@ def test_our_engine_and_the_reference_write_the_same(variants, name):
         "val_fraction": 0.2,
         "passage_bytes": 300,
     }
-    found = [
-        prepare_files([text.encode(), b"\xef\xbb\xbf" + text.encode()], engine=engine, **how)
-        for engine in ("auto", "reference")
-    ]
-    assert found[0][:2] == found[1][:2] and found[0][2].counts == found[1][2].counts
+    found = [prepare_files([b"\xef\xbb\xbf" + text.encode()], engine=engine, **how) for engine in ("auto", "reference")]
+    assert found[0][:2] == found[1][:2] and found[0][2].counts == found[1][2].counts and found[0][1]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "nfc", "prefix_space"])

@@ -22,6 +22,10 @@ REFERENCE_FACTOR = {"tiktoken": 72, "huggingface": 215}
 COPIES_HELD = 3
 # For the Python objects of one-letter documents: measured, 22 to 30 MiB more than the other reserves leave for them.
 _LEAST_FREE = 40 * MIB
+# What each worker has free for that by default.
+_USUAL_FREE = 80 * MIB
+# One worker may take this share of the machine's memory by default, if it needs more than half.
+_MOST_SHARE = 0.8
 _SLACK = 12 * MIB  # the allocator, thread stacks, the progress bar
 
 
@@ -35,6 +39,8 @@ class Budget:
     """How much text a worker takes at a time."""
     in_flight: int
     """How many blocks may be read but not yet written."""
+    note: str | None = None
+    """Why there are fewer workers than asked for, and what to do about it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,17 +63,42 @@ class Footprint:
     """A block without a cut grows to this length, where it is cut by force."""
 
 
+def default(workers: int, block_bytes: int, footprint: Footprint, machine_memory: int) -> int:
+    """What all workers need, at most half of the machine's memory; or what one needs, if that is more than half."""
+    wanted = _needed(workers, block_bytes, footprint) + workers * _USUAL_FREE
+    if wanted <= machine_memory // 2:
+        return wanted
+    return max(machine_memory // 2, min(_least(1, footprint), int(machine_memory * _MOST_SHARE)))
+
+
 def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -> Budget:
     """As many of the workers as fit, with blocks of this size if those fit too, otherwise no longer than max_run."""
     for count in range(workers, 0, -1):
         for block in (block_bytes, min(block_bytes, footprint.max_run)):
             if max_memory >= _needed(count, block, footprint) + count * _LEAST_FREE:
-                return Budget(max_memory=max_memory, workers=count, block_bytes=block, in_flight=2 * count)
-    least = _needed(1, 0, footprint) + _LEAST_FREE + 4 * MIB  # the next run may measure a little more
+                return Budget(
+                    max_memory=max_memory,
+                    workers=count,
+                    block_bytes=block,
+                    in_flight=2 * count,
+                    note=_fewer(count, workers, max_memory, footprint) if count < workers else None,
+                )
     listed = f" and a list of inputs of {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
     raise UsageError(
-        f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer{listed} on this machine; the smallest that works is {-(-least // MIB)}MiB, with one worker"
+        f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer{listed} on this machine; the smallest that works is {_mib(_least(1, footprint))}, with one worker"
     )
+
+
+def _fewer(count: int, workers: int, max_memory: int, footprint: Footprint) -> str:
+    return f"only {count} of {workers} workers fit in {max_memory // MIB}MiB of memory with this tokenizer and input; for all of them pass --max-memory {_mib(_least(workers, footprint))}"
+
+
+def _least(workers: int, footprint: Footprint) -> int:
+    return _needed(workers, 0, footprint) + workers * _LEAST_FREE + 4 * MIB  # the next run may measure a little more
+
+
+def _mib(size: int) -> str:
+    return f"{-(-size // MIB)}MiB"
 
 
 def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:

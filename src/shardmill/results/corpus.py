@@ -297,7 +297,9 @@ def corpus_of(fileset: FileSet, tokenizer: str | None = None) -> Corpus:
         )
     found = FORMATS.get(str(made.job["choices"].get("format", "nanogpt")))
     if found is None:
-        raise InputError(f"{show(folder)}: the manifest names a format that this version does not know")
+        raise InputError(
+            f"{show(folder)}: the manifest names a format that this version does not know; upgrade shardmill"
+        )
     vocabulary = made.job.get("vocabulary_size")
     if made.dtype == "uint16" and isinstance(vocabulary, int) and vocabulary > 1 << 16:
         raise InputError(
@@ -316,7 +318,9 @@ def corpus_of(fileset: FileSet, tokenizer: str | None = None) -> Corpus:
 def _shape_of(folder: Path | str, made: Manifest, found: Format, dtype: TokenType) -> Shape:
     asked = [made.job["choices"].get(name) for name in ("shard_tokens", "sample_tokens")]
     if not all(number is None or number > 0 for number in asked):
-        raise InputError(f"{show(folder)}: the manifest says {asked}, not how many tokens a shard and a sample have")
+        raise InputError(
+            f"{show(folder)}: the manifest has no valid shard_tokens and sample_tokens (found {asked}); it is damaged: prepare the output again"
+        )
     return choose_shape(found, dtype, *asked)
 
 
@@ -329,7 +333,7 @@ def _split_of(fileset: FileSet, made: Manifest, found: Format, shape: Shape, nam
             fits = file.size == shard.bytes == offset + shard.tokens * shape.dtype.itemsize
             if not fits or shard.bytes > (found.max_shard_bytes or shard.bytes):
                 raise InputError(
-                    f"{show(file.path)}: has {file.size:,} bytes, and the manifest says {shard.bytes:,} with {shard.tokens:,} tokens; it was changed or truncated. Prepare it again"
+                    f"{show(file.path)}: has {file.size:,} bytes, but the manifest says {shard.bytes:,} with {shard.tokens:,} tokens; it was changed or truncated. Prepare it again"
                 )
             local = isinstance(fileset.folder, Path)
             if found.header and local and file.read(0, offset) != found.header(shard.tokens, shape):

@@ -338,7 +338,7 @@ class _Comparison:
         self.input_bytes = self.checked_bytes = 0
         self._corpus = corpus
         self._at: dict[SplitName, int] = {"train": 0, "val": 0}
-        self._first = self._length("val") if job.writes.first_shard_is_val else 0
+        self._first = self._length("val") if job.writes.val_tokens else 0
         self._val = False
 
     def write(self, milled: Milled) -> bool:

@@ -12,7 +12,9 @@ from shardmill.tokens.reference import Ids, TokenCounts
 
 # The share of CPU time that comparing may take. How much text that is depends on the reference.
 SHARE = 0.015
-_SPAN_BYTES = 4 << 10
+# A small job may spend so much more, so that each has a few samples.
+AT_LEAST_SECONDS = 0.01
+_SPAN_BYTES = 2 << 10
 _SEARCH_BYTES = 16 << 10
 
 
@@ -41,7 +43,7 @@ class Checker:
         numbers: Iterable[int] = range(len(pieces))
         chosen = None
         if block:
-            if self._spent > self._share * self._worked:
+            if self._spent > self._share * self._worked + AT_LEAST_SECONDS:
                 return 0
             chosen = xxhash.xxh3_64_intdigest(block.to_bytes(8, "little"), seed=self._seed)
             numbers = _some(pieces, int(np.searchsorted(ends, chosen % len(ids), side="right")))
@@ -51,7 +53,8 @@ class Checker:
             written = ids[end - int(counts[number]) : end]
             try:
                 if chosen is None or len(piece) <= 2 * _SPAN_BYTES:
-                    checked += self._compare(piece, written, begins=begins[number])
+                    expected = reference_ids(self._engines.reference, piece, begins=begins[number])
+                    checked += self._compare(piece, written, expected)
                 else:
                     checked += self._check_span(piece, written, chosen % len(piece), begins=begins[number])
             except MismatchError as e:
@@ -63,7 +66,7 @@ class Checker:
     def _check_span(self, piece: bytes, written: Ids, at: int, *, begins: bool) -> int:
         """A span from exact cut to exact cut after byte `at`; nothing if there is no cut nearby.
 
-        Its ids are found by encoding what comes before it again: a token ends at every exact cut.
+        Its ids are found by encoding again what is before or behind it: a token ends at every exact cut.
         """
         assert self._engines.ours is not None
         start, end = self._cut(piece, at), None
@@ -71,8 +74,14 @@ class Checker:
             end = self._cut(piece, start + _SPAN_BYTES)
         if start is None or end is None:
             return 0
-        before = int(self._engines.ours.encode([piece[:start]], [begins])[1][0])
-        return self._compare(piece[start:end], written[before:], begins=begins and not start, whole=end == len(piece))
+        expected = reference_ids(self._engines.reference, piece[start:end], begins=begins and not start)
+        if end > len(piece) // 2:
+            until = len(written) - len(self._engines.ours.encode([piece[end:]], [False])[0])
+            got = written[max(0, until - len(expected)) : max(0, until)]
+        else:
+            since = len(self._engines.ours.encode([piece[:start]], [begins])[0])
+            got = written[since : since + len(expected)]
+        return self._compare(piece[start:end], got, expected)
 
     def _cut(self, piece: bytes, at: int) -> int | None:
         """An exact cut at or shortly after `at`; the end of the piece is one."""
@@ -80,10 +89,7 @@ class Checker:
             return len(piece)
         return self._engines.tokenizer.cuts.first(piece, at, min(at + _SEARCH_BYTES, len(piece)))
 
-    def _compare(self, span: bytes, written: Ids, *, begins: bool, whole: bool = True) -> int:
-        """written: the ids of the span and, unless whole, those after it."""
-        expected = reference_ids(self._engines.reference, span, begins=begins)
-        got = written if whole else written[: len(expected)]
+    def _compare(self, span: bytes, got: Ids, expected: Ids) -> int:
         if not np.array_equal(got, expected):
             raise MismatchError(_difference(self._engines, span, got, expected))
         return len(span)

@@ -62,7 +62,8 @@ def why_not(model: Model) -> str | None:
             return f"its vocabulary has no token for byte {byte:#04x}, so that characters may be unknown"
     if any(token.normalized and not token.special for token in model.added):
         return "it has added tokens that are looked for in the normalized text"
-    sizes = np.diff(model.tokens.offsets.astype(np.int64))
+    offsets = model.tokens.offsets.astype(np.int64)
+    sizes = offsets[1:] - offsets[:-1]
     if len(sizes) >= _TOO_MANY or sizes.max() > _LONGEST_TOKEN or (sizes * sizes).sum() > _MOST_WORK:
         return "its vocabulary has too many or too long tokens"
     return None
