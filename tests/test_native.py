@@ -256,8 +256,11 @@ def test_every_kind_of_character_gives_the_words_of_the_library(family):
 ALPHABETS = ("abc", "ab é", "aé中文", "a1'.", "\U0001f600\u200d\ufe0f")
 
 
-def some_words(rng, alphabet):
-    return " ".join("".join(rng.choices(alphabet, k=rng.choice([1, 3, 8, 20, 60]))) for _ in range(12))
+def some_words(rng, alphabet, vocabulary):
+    """Made of the alphabet, and tokens: one that no merge gives may still be a whole word."""
+    tokens = [token.decode(errors="ignore") for token in rng.sample(sorted(vocabulary), 20)]
+    words = ["".join(rng.choices(alphabet, k=rng.choice([1, 3, 8, 20, 60]))) for _ in range(12)]
+    return " ".join(rng.sample([*tokens, *words], 32))
 
 
 @compiled
@@ -276,7 +279,7 @@ def test_any_list_of_merges_gives_the_ids_of_the_library(whole_words):
         truth = tiny.reference("llama3", vocabulary, merges, whole_words=whole_words)
         engine = Native(tiny.model("llama3", vocabulary, merges, whole_words=whole_words), portable=rng.random() < 0.5)
         for _ in range(8):
-            text = some_words(rng, alphabet)
+            text = some_words(rng, alphabet, vocabulary)
             assert engine.encode([text.encode()])[0].tolist() == truth.encode(text).ids, (text, merges)
 
 
@@ -293,7 +296,7 @@ def test_without_a_list_of_merges_any_two_parts_of_a_token_merge():
         truth = tiktoken.Encoding("made up", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
         engine = Native(tiny.model("qwen2", ranks, None, whole_words=True))
         for _ in range(8):
-            text = some_words(rng, alphabet)
+            text = some_words(rng, alphabet, ranks)
             assert engine.encode([text.encode()])[0].tolist() == truth.encode_ordinary(text), (text, ranks)
 
 

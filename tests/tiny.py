@@ -53,7 +53,7 @@ def random_merges(rng: random.Random, alphabet: str) -> tuple[Vocabulary, Merges
             common.append(left + right)
         tokens.add(left + right)
     rng.shuffle(merges)
-    tokens |= {rng.choice(common) + rng.choice(common) for _ in range(8)}
+    tokens |= {"".join(rng.choices(alphabet, k=rng.randrange(2, 9))).encode() for _ in range(30)}
     numbers = rng.sample(range(1 << rng.choice([9, 16, 18, 20])), len(tokens))
     return dict(zip(sorted(tokens), numbers, strict=True)), merges
 
