@@ -27,7 +27,7 @@ ORDER = [
 DOORS = {
     "gigatoken": {"tokens.gigatoken"},
     "tiktoken": {"tokens.reference"},
-    "tokenizers": {"tokens.families", "tokens.reference"},
+    "tokenizers": {"tokens.added", "tokens.families", "tokens.reference"},
     "huggingface_hub": {"io.urls", "tokens.tokenizer"},
     "fsspec": {"io.urls"},
     "s3fs": {"io.urls"},
