@@ -4,7 +4,10 @@
 
 #include "sp.h"
 
-enum { PIECES = 1 << 20, LONGS = 1 << 15 };
+enum {
+    PIECES = 1 << 20, /* 32 MiB: English has 14,000 kinds of pieces in a megabyte, and ever fewer new ones */
+    LONGS = 1 << 17,  /* 16 MiB: in Russian one kind in two has more than 16 bytes */
+};
 
 /* Waits while the tables are emptied; the first to find one full empties it when everybody else has left. */
 static void enter(Sp *e)

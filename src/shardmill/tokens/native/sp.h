@@ -17,7 +17,8 @@ enum {
     SYMBOL_BITS = 20,
     NO_SYMBOL = (1 << SYMBOL_BITS) - 1,
     PIECE_BYTES = 16, /* the longest key of the table of pieces */
-    PIECE_IDS = 3,
+    PIECE_IDS = 5,
+    ID_WIDTH = 20, /* bits of an id in the table of pieces */
     LONG_PIECE_BYTES = 64,
     LONG_PIECE_IDS = 14,
     PIECE_PROBES = 8,
@@ -32,15 +33,13 @@ typedef struct {
     u32 mask, bucket_shift;
 } Pairs;
 
-/* A piece of at most 16 bytes, padded with FF, and its ids: two in `ids`, one in `rest`, whose last byte says how many,
- * or one of the states below. As with words (engine.h), entries are only added, and `rest` is stored last. */
+/* A piece of at most 16 bytes, padded with FF, and its ids of 20 bits: three in `ids`, two in `rest`, whose last byte says
+ * how many, or ASK_LONG. As with words (engine.h), entries are only added, and `rest` is stored last. */
 typedef struct {
     _Atomic u64 key[2], ids, rest;
 } Piece;
 
-#define IS_BYTES (0x20ull << 56) /* one id for each byte */
-
-/* A piece of up to 64 bytes, or a short one with many ids. `state`: 0 empty, 1 claimed, 2 filled. */
+/* A piece of up to 64 bytes, or a short one with many ids: two cache lines. `state`: 0 empty, 1 claimed, 2 filled. */
 typedef struct {
     _Atomic u32 state;
     u16 size, count;
@@ -162,6 +161,15 @@ static inline u32 hash_piece(u64 k0, u64 k1)
     return (u32)((k0 * HASH0 + k1 * HASH1) >> 32);
 }
 
+static inline u32 hash_long_piece(const u8 *s, size_t n)
+{
+    u64 h = n, tail = 0;
+    for (; n > 8; s += 8, n -= 8)
+        h = mix(h ^ load8(s), HASH0);
+    memcpy(&tail, s, n);
+    return (u32)(mix(h ^ tail, HASH1) >> 20);
+}
+
 /* Where a piece may stand, in order; two entries share a cache line. */
 static inline u32 piece_place(u32 hash, u32 probe, u32 mask)
 {
@@ -187,6 +195,7 @@ u32 sp_unmerged(const Sp *e, const u8 *s, size_t n, u32 *out);
 /* sp_learned.c: what was learned */
 Piece *sp_find(Sp *e, const u64 key[2], u32 hash);
 int sp_learn(Sp *e, const u64 key[2], u32 hash, const u64 value[2]);
+const LongPiece *sp_find_long(Sp *e, const u8 *s, size_t n, u32 hash);
 int sp_learn_long(Sp *e, const u8 *s, size_t n, const u32 *ids, size_t count);
 u32 *sp_long_piece(Sp *e, const u8 *s, size_t n, u32 *out, NewPieces *learned);
 

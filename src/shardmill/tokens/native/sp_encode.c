@@ -5,16 +5,25 @@
 #include <immintrin.h>
 #endif
 
-enum { SP_WINDOW = 4096, SP_PADDING = 32 };
+enum { SP_WINDOW = 4096, SP_PADDING = 32, BATCH = 256, MOST_NEW = 64 };
 
-#define IS_NEW (0x10ull << 56) /* merged a moment ago */
+#define IS_NEW (0x10ull << 56)  /* merged a moment ago */
+#define IS_LONG (0x08ull << 56) /* in the table of long pieces, at this address */
 
-/* A new piece, and its ids when it is merged. */
+/* A new piece of up to 16 characters, and its ids when it is merged. */
 typedef struct {
     u32 ids[PIECE_BYTES];
     const u8 *text;
     u32 size, index, count;
 } New;
+
+/* Pieces that are looked up together: piece i is from at[i] to at[i + 1]. */
+typedef struct {
+    const u8 *text;
+    const u16 *at;
+    u64 keys[BATCH][2], values[BATCH][2];
+    u32 hashes[BATCH];
+} Batch;
 
 /* What turns 16 bytes of text into the key of a piece of so many bytes. FF is in no UTF-8 text. */
 static const u64 padding[PIECE_BYTES + 1][2] = {
@@ -52,42 +61,59 @@ size_t sp_size_behind_blank(const Sp *e, const u8 *text, size_t size)
     return (size_t)(piece_end(e, ' ', e->ascii[' '], text, text + size) - text);
 }
 
-/* The ids of pieces `from` to `to`, of which the new ones are in `fresh`. Whole entries are copied. */
-static inline u32 *write_ids(Sp *e, const u8 *p, const u16 *at, const u64 (*values)[2], u32 from, u32 to,
-                             const New *fresh, u32 *out, NewPieces *learned)
+static u32 characters(const u8 *s, u32 n)
 {
-    for (u32 i = from; i < to; i++) {
-        u64 n = values[i][1] >> 56;
-        if (LIKELY(n - 1 < PIECE_IDS)) {
-            memcpy(out, values[i], 16);
-            out += n;
-        } else if (n == IS_NEW >> 56) {
-            memcpy(out, fresh->ids, sizeof fresh->ids);
-            out += fresh++->count;
-        } else if (n == IS_BYTES >> 56) {
-            for (u32 k = at[i]; k < at[i + 1]; k++)
-                *out++ = e->byte_id[p[k]];
-        } else { /* in the other table, or being written at this moment */
-            out = sp_long_piece(e, p + at[i], (size_t)at[i + 1] - at[i], out, learned);
-            if (!out)
-                return NULL;
+    u32 count = 0;
+    for (u32 i = 0; i < n; i++)
+        count += (s[i] & 0xC0) != 0x80;
+    return count;
+}
+
+/* Pieces that were not where they should be first: from their other places, or new. Returns how many are new. */
+static u32 find_elsewhere(Sp *e, Batch *b, New *missed, u32 count)
+{
+    u32 news = 0;
+    for (u32 m = 0; m < count; m++) {
+        u32 i = missed[m].index, size = (u32)b->at[i + 1] - b->at[i];
+        const u8 *s = b->text + b->at[i];
+        const Piece *known = size <= PIECE_BYTES ? sp_find(e, b->keys[i], b->hashes[i]) : NULL;
+        const LongPiece *other =
+            size > PIECE_BYTES && size <= LONG_PIECE_BYTES ? sp_find_long(e, s, size, b->hashes[i]) : NULL;
+        b->values[i][1] = ASK_LONG;
+        if (known) {
+            b->values[i][0] = GET(known->ids);
+            b->values[i][1] = GET(known->rest);
+        } else if (other) {
+            b->values[i][0] = (u64)(uintptr_t)other;
+            b->values[i][1] = IS_LONG;
+        } else if (size <= PIECE_BYTES || (size <= LONG_PIECE_BYTES && characters(s, size) <= PIECE_BYTES)) {
+            b->values[i][1] = IS_NEW;
+            missed[news].text = s;
+            missed[news].size = size;
+            missed[news++].index = i;
         }
     }
-    return out;
+    return news;
 }
 
 static void learn(Sp *e, const u64 key[2], u32 hash, const New *piece, NewPieces *learned)
 {
     u64 value[2] = {0, ASK_LONG};
+    const u32 *ids = piece->ids;
     if (piece->text[piece->size - 1] == 0xFF) /* not UTF-8: it must not pass for the piece without this byte */
         return;
+    if (piece->size > PIECE_BYTES) {
+        learned->longs += (u64)sp_learn_long(e, piece->text, piece->size, ids, piece->count);
+        return;
+    }
     if (piece->count <= PIECE_IDS) {
-        value[0] = piece->ids[0] | (u64)(piece->count > 1 ? piece->ids[1] : 0) << 32;
-        value[1] = (piece->count > 2 ? piece->ids[2] : 0) | (u64)piece->count << 56;
-    } else if (piece->size == 4 && *piece->text >= 0xF0)
-        value[1] = IS_BYTES;
-    else
-        learned->longs += (u64)sp_learn_long(e, piece->text, piece->size, piece->ids, piece->count);
+        u64 id[PIECE_IDS] = {0};
+        for (u32 i = 0; i < piece->count; i++)
+            id[i] = ids[i];
+        value[0] = id[0] | id[1] << ID_WIDTH | id[2] << 2 * ID_WIDTH;
+        value[1] = id[3] | id[4] << ID_WIDTH | (u64)piece->count << 56;
+    } else
+        learned->longs += (u64)sp_learn_long(e, piece->text, piece->size, ids, piece->count);
     learned->pieces += (u64)sp_learn(e, key, hash, value);
 }
 

@@ -20,6 +20,16 @@ static inline void FN(set)(FN(Ranks) *r, u32 lanes, u32 rank)
 {
     *r = _mm512_mask_set1_epi32(*r, (__mmask16)lanes, (int)rank);
 }
+
+/* All five ids of an entry, though it may have fewer. */
+static inline void FN(unpack)(const u64 value[2], u32 *out)
+{
+    __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)value));
+    v = _mm256_srlv_epi64(_mm256_permute4x64_epi64(v, 0x40), _mm256_set_epi64x(0, 2 * ID_WIDTH, ID_WIDTH, 0));
+    v = _mm256_and_si256(v, _mm256_set1_epi64x((1 << ID_WIDTH) - 1));
+    _mm_storeu_si128((__m128i *)out, _mm256_cvtepi64_epi32(v));
+    out[4] = (u32)(value[1] >> ID_WIDTH) & ((1 << ID_WIDTH) - 1);
+}
 #else
 typedef struct {
     u32 lane[PIECE_BYTES];
@@ -46,6 +56,16 @@ static inline void FN(set)(FN(Ranks) *r, u32 lanes, u32 rank)
 {
     if (lanes)
         r->lane[__builtin_ctz(lanes) & 15] = rank;
+}
+
+static inline void FN(unpack)(const u64 value[2], u32 *out)
+{
+    const u32 all = (1 << ID_WIDTH) - 1;
+    out[0] = (u32)value[0] & all;
+    out[1] = (u32)(value[0] >> ID_WIDTH) & all;
+    out[2] = (u32)(value[0] >> 2 * ID_WIDTH) & all;
+    out[3] = (u32)value[1] & all;
+    out[4] = (u32)(value[1] >> ID_WIDTH) & all;
 }
 #endif
 
@@ -79,7 +99,7 @@ static inline int FN(begin)(const Sp *e, FN(Lane) *lane, New *piece)
             rank[i] = e->ascii_pairs[s[i] << 7 | s[i + 1]] << 4 | i;
         count = n;
     } else {
-        for (u32 i = 0; i < n; i += size) {
+        for (u32 i = 0; i < n && count < PIECE_BYTES; i += size) {
             u32 found = symbol_at(e, s + i, &size);
             symbol[count++] = found == NO_SYMBOL ? 0 : found; /* not UTF-8 */
         }
@@ -170,57 +190,86 @@ static u32 FN(find_pieces)(const Sp *e, const u8 *p, u32 size, u16 *at)
     return count;
 }
 
+/* The ids of pieces `from` to `to`, of which the new ones are in `fresh`. */
+static inline u32 *FN(write_ids)(Sp *e, const Batch *b, u32 from, u32 to, const New *fresh, u32 *out, NewPieces *learned)
+{
+    for (u32 i = from; i < to; i++) {
+        u64 n = b->values[i][1] >> 56;
+        if (LIKELY(n - 1 < PIECE_IDS)) {
+            FN(unpack)(b->values[i], out);
+            out += n;
+        } else if (n == IS_NEW >> 56) {
+            memcpy(out, fresh->ids, sizeof fresh->ids);
+            out += fresh++->count;
+        } else if (n == IS_LONG >> 56) {
+            const LongPiece *p = (const LongPiece *)(uintptr_t)b->values[i][0];
+            memcpy(out, p->ids, sizeof p->ids);
+            out += p->count;
+        } else { /* in the other table, or being written at this moment */
+            out = sp_long_piece(e, b->text + b->at[i], (size_t)b->at[i + 1] - b->at[i], out, learned);
+            if (!out)
+                return NULL;
+        }
+    }
+    return out;
+}
+
+static inline void FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
+{
+    for (u32 i = 0; i < count; i++) {
+        const u8 *s = b->text + b->at[i];
+        u32 size = (u32)b->at[i + 1] - b->at[i], held = size <= PIECE_BYTES ? size : 0;
+        b->keys[i][0] = load8(s) | padding[held][0];
+        b->keys[i][1] = load8(s + 8) | padding[held][1];
+        b->hashes[i] = hash_piece(b->keys[i][0], b->keys[i][1]);
+        if (UNLIKELY(size > PIECE_BYTES) && size <= LONG_PIECE_BYTES) {
+            b->hashes[i] = hash_long_piece(s, size);
+            const u8 *entry = (const u8 *)(e->longs + (b->hashes[i] & e->long_mask));
+            __builtin_prefetch(entry);
+            __builtin_prefetch(entry + 64);
+        } else
+            __builtin_prefetch(e->pieces + piece_place(b->hashes[i], 0, e->piece_mask));
+    }
+}
+
+/* Reads the entries of pieces from `from` on, until MOST_NEW are not where they should be first; returns where it stopped. */
+static inline u32 FN(look_up)(const Sp *e, Batch *b, u32 from, u32 count, New *missed, u32 *misses)
+{
+    u32 i = from, m = 0;
+    for (; i < count && m < MOST_NEW; i++) {
+        Piece *x = e->pieces + piece_place(b->hashes[i], 0, e->piece_mask);
+        Piece *y = e->pieces + piece_place(b->hashes[i], 1, e->piece_mask);
+        u64 rest_x = atomic_load_explicit(&x->rest, memory_order_acquire);
+        u64 rest_y = atomic_load_explicit(&y->rest, memory_order_acquire);
+        u64 not_x = (GET(x->key[0]) ^ b->keys[i][0]) | (GET(x->key[1]) ^ b->keys[i][1]);
+        u64 not_y = (GET(y->key[0]) ^ b->keys[i][0]) | (GET(y->key[1]) ^ b->keys[i][1]);
+        b->values[i][0] = not_x ? GET(y->ids) : GET(x->ids);
+        b->values[i][1] = not_x ? rest_y : rest_x;
+        if (UNLIKELY(not_x && not_y)) {
+            __builtin_prefetch(e->pieces + piece_place(b->hashes[i], 2, e->piece_mask));
+            missed[m++].index = i;
+        }
+    }
+    *misses = m;
+    return i;
+}
+
 /* Pieces between the places → ids: from what was learned, or merged now. Entries are asked for long before they are
  * read, since most are far from the processor. */
-static u32 *FN(encode_pieces)(Sp *e, const u8 *p, const u16 *at, u32 count, u32 *out, NewPieces *learned)
+static u32 *FN(encode_pieces)(Sp *e, const u8 *text, const u16 *at, u32 count, u32 *out, NewPieces *learned)
 {
-    enum { BATCH = 256, MOST_NEW = 64 };
-    u64 keys[BATCH][2], values[BATCH][2];
-    u32 hashes[BATCH];
+    Batch b = {.text = text, .at = at};
     New fresh[MOST_NEW];
-    for (u32 batch; count && out; at += batch, count -= batch) {
-        batch = count < BATCH ? count : BATCH;
-        for (u32 i = 0; i < batch; i++) {
-            u32 size = (u32)at[i + 1] - at[i];
-            size = size <= PIECE_BYTES ? size : 0;
-            keys[i][0] = load8(p + at[i]) | padding[size][0];
-            keys[i][1] = load8(p + at[i] + 8) | padding[size][1];
-            hashes[i] = hash_piece(keys[i][0], keys[i][1]);
-            __builtin_prefetch(e->pieces + piece_place(hashes[i], 0, e->piece_mask));
-        }
-        for (u32 from = 0, i = 0; from < batch && out; from = i) {
-            u32 missed = 0, news = 0;
-            for (; i < batch && missed < MOST_NEW; i++) {
-                Piece *a = e->pieces + piece_place(hashes[i], 0, e->piece_mask);
-                Piece *b = e->pieces + piece_place(hashes[i], 1, e->piece_mask);
-                u64 rest_a = atomic_load_explicit(&a->rest, memory_order_acquire);
-                u64 rest_b = atomic_load_explicit(&b->rest, memory_order_acquire);
-                u64 not_a = (GET(a->key[0]) ^ keys[i][0]) | (GET(a->key[1]) ^ keys[i][1]);
-                u64 not_b = (GET(b->key[0]) ^ keys[i][0]) | (GET(b->key[1]) ^ keys[i][1]);
-                values[i][0] = not_a ? GET(b->ids) : GET(a->ids);
-                values[i][1] = not_a ? rest_b : rest_a;
-                if (UNLIKELY(not_a && not_b)) {
-                    __builtin_prefetch(e->pieces + piece_place(hashes[i], 2, e->piece_mask));
-                    fresh[missed++].index = i;
-                }
-            }
-            for (u32 m = 0; m < missed; m++) {
-                u32 k = fresh[m].index, size = (u32)at[k + 1] - at[k];
-                Piece *known = size <= PIECE_BYTES ? sp_find(e, keys[k], hashes[k]) : NULL;
-                values[k][1] = size <= PIECE_BYTES ? IS_NEW : ASK_LONG;
-                if (known) {
-                    values[k][0] = GET(known->ids);
-                    values[k][1] = GET(known->rest);
-                } else if (size <= PIECE_BYTES) {
-                    fresh[news].text = p + at[k];
-                    fresh[news].size = size;
-                    fresh[news++].index = k;
-                }
-            }
+    for (u32 size; count && out; b.at += size, count -= size) {
+        size = count < BATCH ? count : BATCH;
+        FN(hash_pieces)(e, &b, size);
+        for (u32 from = 0, to, missed; from < size && out; from = to) {
+            to = FN(look_up)(e, &b, from, size, fresh, &missed);
+            u32 news = find_elsewhere(e, &b, fresh, missed);
             FN(merge)(e, fresh, news);
-            out = write_ids(e, p, at, (const u64(*)[2])values, from, i, fresh, out, learned);
+            out = FN(write_ids)(e, &b, from, to, fresh, out, learned);
             for (u32 m = 0; m < news; m++)
-                learn(e, keys[fresh[m].index], hashes[fresh[m].index], &fresh[m], learned);
+                learn(e, b.keys[fresh[m].index], b.hashes[fresh[m].index], &fresh[m], learned);
         }
     }
     return out;

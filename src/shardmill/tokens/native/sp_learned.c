@@ -34,20 +34,10 @@ int sp_learn(Sp *e, const u64 key[2], u32 hash, const u64 value[2])
     return 0;
 }
 
-static u64 hash_long(const u8 *s, size_t n)
-{
-    u64 h = n, tail = 0;
-    for (; n > 8; s += 8, n -= 8)
-        h = mix(h ^ load8(s), HASH0);
-    memcpy(&tail, s, n);
-    return mix(h ^ tail, HASH1);
-}
-
 /* The entry of a piece, or the first free one in its place; NULL when there is no room. */
-static LongPiece *long_place(Sp *e, const u8 *s, size_t n, int *known)
+static LongPiece *long_place(Sp *e, const u8 *s, size_t n, u32 hash, int *known)
 {
-    u64 hash = hash_long(s, n);
-    for (u64 i = 0; i < PIECE_PROBES / 2; i++) {
+    for (u32 i = 0; i < PIECE_PROBES / 2; i++) {
         LongPiece *p = e->longs + ((hash + i) & e->long_mask);
         u32 state = atomic_load_explicit(&p->state, memory_order_acquire);
         *known = state == 2 && p->size == n && !memcmp(p->key, s, n);
@@ -57,12 +47,19 @@ static LongPiece *long_place(Sp *e, const u8 *s, size_t n, int *known)
     return NULL;
 }
 
+const LongPiece *sp_find_long(Sp *e, const u8 *s, size_t n, u32 hash)
+{
+    int known = 0;
+    const LongPiece *p = long_place(e, s, n, hash, &known);
+    return known ? p : NULL;
+}
+
 /* Whether it was added. */
 int sp_learn_long(Sp *e, const u8 *s, size_t n, const u32 *ids, size_t count)
 {
     int known = 0;
     u32 empty = 0;
-    LongPiece *p = n <= LONG_PIECE_BYTES && count <= LONG_PIECE_IDS ? long_place(e, s, n, &known) : NULL;
+    LongPiece *p = n <= LONG_PIECE_BYTES && count <= LONG_PIECE_IDS ? long_place(e, s, n, hash_long_piece(s, n), &known) : NULL;
     if (!p || known ||
         !atomic_compare_exchange_strong_explicit(&p->state, &empty, 1, memory_order_relaxed, memory_order_relaxed))
         return 0;
@@ -77,9 +74,8 @@ int sp_learn_long(Sp *e, const u8 *s, size_t n, const u32 *ids, size_t count)
 /* A piece of any size, from the table of long ones if it is there. */
 u32 *sp_long_piece(Sp *e, const u8 *s, size_t n, u32 *out, NewPieces *learned)
 {
-    int known = 0;
-    LongPiece *p = n <= LONG_PIECE_BYTES ? long_place(e, s, n, &known) : NULL;
-    if (known) {
+    const LongPiece *p = n <= LONG_PIECE_BYTES ? sp_find_long(e, s, n, hash_long_piece(s, n)) : NULL;
+    if (p) {
         memcpy(out, p->ids, p->count * sizeof *out);
         return out + p->count;
     }
