@@ -21,7 +21,9 @@ from ctypes import CDLL, c_int64, c_void_p
 from pathlib import Path
 
 import numpy as np
+import sanitize_pieces
 
+from shardmill.system import compiled
 from shardmill.tokens import native
 from shardmill.tokens.model import Model, Shape
 from shardmill.tokens.tokenizer import read_ranks
@@ -70,6 +72,7 @@ def build(kind: str, folder: Path) -> None:
     for library in LIBRARIES:
         sources = map(str, sorted((ROOT / library).parent.glob("*.c")))
         subprocess.run([compiler(), *flags, *sanitizers, "-o", str(folder / library.name), *sources], check=True)
+    sanitize_pieces.write_configs(folder)
 
 
 def run(kind: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -221,9 +224,11 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
     """A round for AddressSanitizer and UBSan: one shape on both kernels of the engine, and the JSON parser."""
     library, lines, models = CDLL(str(folder / "engine.so")), CDLL(str(folder / "lines.so")), _models()
 
+    pieces_once = sanitize_pieces.address(folder, rng, Memory, _damaged)
     both: list[Engine] = []
 
     def once() -> None:
+        pieces_once()
         if rng.random() < 0.05 or not both:
             while both:
                 both.pop().free()
@@ -247,6 +252,7 @@ def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
     """A round for ThreadSanitizer: threads that teach one engine new words, until its tables are emptied."""
     engine = Engine(CDLL(str(folder / "engine.so")), _models()[0], portable=False)
     shared = [_text(rng) for _ in range(20)]
+    pieces_once = sanitize_pieces.thread(folder, rng, Memory)
 
     def work(seed: int) -> None:
         own = random.Random(seed)
@@ -255,6 +261,7 @@ def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
         assert engine.decode(engine.encode(pieces)) == b"".join(pieces)
 
     def once() -> None:
+        pieces_once()
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(work, [rng.randrange(1 << 40) for _ in range(_THREADS)]))
 
@@ -262,6 +269,8 @@ def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
 
 
 def child(kind: str, folder: Path, seconds: float, seed: int) -> None:
+    # What Python loads is the sanitized library too.
+    compiled.load = lambda path, _version: CDLL(str(folder / Path(path).name))  # type: ignore[assignment]
     rng, started, rounds = random.Random(seed), time.monotonic(), 0
     once = {"address": address, "thread": thread}[kind](folder, rng)
     while rounds == 0 or time.monotonic() - started < seconds:
