@@ -148,7 +148,7 @@ COMMON = {
     "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--split", "--seed", "--dtype",
     "--on-error", "--max-rejects", "--input-format", "--field", "--sample", "--limit-documents", "--limit-tokens",
     "--workers", "--max-memory", "--engine", "--json", "--output", "--format", "--shard-tokens", "--sample-tokens",
-    "--index", "--provenance", "--staging", "--max-staging",
+    "--index", "--provenance", "--staging", "--max-staging", "--include", "--exclude", "--config", "--save-config",
 }  # fmt: skip
 TARGET = {"--output", "--shard-tokens", "--sample-tokens", "--index", "--overwrite", "--sync", "--json"}
 
@@ -184,9 +184,8 @@ def test_the_command_line_and_python_use_the_same_words():
         fields = {field.name for kind in kinds for field in dataclasses.fields(kind)} - ONLY_PYTHON - {"inputs"}
         return {"--" + name.replace("_", "-") for name in fields}
 
-    assert flags(cli.commands["prepare"]) - {"--json", "--quiet", "--progress", "--dry-run", "--overwrite"} == named(
-        Spec, Limits
-    )
+    about_the_run = {"--json", "--quiet", "--progress", "--dry-run", "--overwrite", "--config", "--save-config"}
+    assert flags(cli.commands["prepare"]) - about_the_run == named(Spec, Limits)
     asked = set(shardmill.convert.__annotations__) - {"source", "target", "on_progress", "return"}
     assert flags(cli.commands["convert"]) - {"--json"} == named(Target) | {
         "--" + name.replace("_", "-") for name in asked
