@@ -45,7 +45,8 @@ DOORS = {
     },
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.main", "cli.results", "cli.options"},
+    "click": {"cli.config", "cli.main", "cli.results", "cli.options"},
+    "tomli": {"cli.config"},
     "rich": {"cli.results", "cli.console"},
 }
 

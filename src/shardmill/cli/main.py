@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import shardmill
+from shardmill.cli.config import config_options, job_of
 from shardmill.cli.console import Reporter, duration, load_line, plural, print_json, say, size, speed, spread
-from shardmill.cli.options import as_json, limits_of, option, options, quiet
+from shardmill.cli.options import as_json, option, options, quiet
 from shardmill.cli.results import COMMANDS
 from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.spec import Limits, Spec
@@ -61,8 +62,7 @@ def cli() -> None:
 
 def _job_options(command: Callable[..., None]) -> Callable[..., None]:
     """What prepare and estimate have in common."""
-    command = options(Limits)(as_json(command))
-    return click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")(options(Spec)(command))
+    return config_options(options(Spec)(options(Limits)(as_json(command))))
 
 
 @cli.command(epilog=_EXAMPLES)
@@ -86,7 +86,7 @@ def prepare(overwrite: bool, dry_run: bool, progress: str, quiet: bool, as_json:
     - for standard input. Supported: text, JSON Lines, Parquet, Arrow, CSV, TSV and WARC, each also compressed; see
     docs/inputs.md and docs/storage.md.
     """
-    limits, spec = limits_of(given), Spec(**given)
+    spec, limits = job_of(given)
     if dry_run:
         _show_estimate(spec, limits, as_json=as_json)
         return
@@ -119,8 +119,7 @@ def estimate(as_json: bool, **given: Any) -> None:
 
     The answer comes within seconds, from samples, however large the input is.
     """
-    limits = limits_of(given)
-    _show_estimate(Spec(**given), limits, as_json=as_json)
+    _show_estimate(*job_of(given), as_json=as_json)
 
 
 for _command in COMMANDS:
