@@ -9,7 +9,7 @@ import pytest
 from command import run
 from shardmill.errors import InputError
 from shardmill.inputs import choose
-from shardmill.inputs.choose import Chooser, kind_of
+from shardmill.inputs.choose import Chooser, kind_of, listed
 from shardmill.inputs.find import find_inputs
 
 
