@@ -45,7 +45,7 @@ DOORS = {
     },
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.main", "cli.results", "cli.options"},
+    "click": {"cli.main", "cli.results", "cli.options", "cli.doctor"},
     "rich": {"cli.results", "cli.console"},
 }
 
