@@ -18,7 +18,8 @@ from given_texts import load_once, texts
 from shardmill.errors import ShardmillError, UsageError
 from shardmill.system import machine
 from shardmill.tokens import classes, native
-from shardmill.tokens.encoder import Encoder, choose_engines, native_model
+from shardmill.tokens import encoder as encoders
+from shardmill.tokens.encoder import Encoder, choose_engines
 from shardmill.tokens.native import Native
 from shardmill.tokens.reference import load_reference
 from shardmill.tokens.tokenizer import read_ranks
@@ -36,7 +37,7 @@ def name(request):
 
 @pytest.fixture(scope="module", params=["this machine", "portable"])
 def engine(request, name):
-    return Native(native_model(load_once(name)), portable=request.param == "portable")
+    return Native(load_once(name).model, portable=request.param == "portable")
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +168,7 @@ def test_long_words_of_any_kind_give_the_tokens_of_the_reference(engine, truth):
 
 @compiled
 def test_threads_share_one_engine_while_its_tables_fill_and_are_emptied(name="r50k_base"):
-    engine, alone = (Native(native_model(load_once(name))) for _ in range(2))
+    engine, alone = (Native(load_once(name).model) for _ in range(2))
     parts = [unseen_words(seed, 130_000) for seed in range(8)]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda part: engine.encode([part])[0], parts))
@@ -180,7 +181,7 @@ def test_threads_share_one_engine_while_its_tables_fill_and_are_emptied(name="r5
 
 @compiled
 def test_memory_is_fixed_whatever_is_encoded(name="o200k_base"):
-    engine = Native(native_model(load_once(name)))
+    engine = Native(load_once(name).model)
     assert engine.memory < 64 << 20
     held, text = engine.memory, unseen_words(1, 200_000)
     engine.encode([text])
@@ -315,21 +316,31 @@ def test_tokens_that_take_too_long_to_merge_are_refused():
 
 
 @compiled
-def test_it_is_chosen_where_it_can_run(tmp_path):
-    engines = choose_engines(load_once("r50k_base"), "auto", 0, tmp_path)
-    assert engines.name == native.version() and not engines.guard.code_points
-    ids, counts = Encoder(engines).encode([b"hello world"])
+def test_it_is_chosen_where_it_can_run():
+    engines = choose_engines(load_once("r50k_base"), "auto")
+    assert engines.name == native.version() and engines.note is None
+    ids, counts = Encoder(engines).encode([b"hello world"], [True])
     assert (ids.dtype, ids.tolist(), counts.tolist()) == (np.uint16, [31373, 995], [2])
 
 
-def test_without_a_compiler_the_next_engine_runs(tmp_path, monkeypatch):
+@pytest.fixture
+def nothing_kept(monkeypatch):
+    """An engine is made anew, not taken from another test."""
+    monkeypatch.setattr(encoders, "_make", encoders._make.__wrapped__)
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_without_a_compiler_the_reference_runs_and_it_is_said_why(monkeypatch):
     monkeypatch.setattr(native, "_library", lambda: None)
-    assert choose_engines(load_once("r50k_base"), "auto", 0, tmp_path).name.startswith("gigatoken")
+    found = choose_engines(load_once("r50k_base"), "auto")
+    assert found.ours is None and found.name.startswith("tiktoken")
+    assert "slower: the native engine was not compiled when shardmill was installed; install a C compiler" in found.note
     with pytest.raises(UsageError, match=r"--engine native: .*was not compiled.*use --engine auto"):
-        choose_engines(load_once("r50k_base"), "native", 0, tmp_path)
+        choose_engines(load_once("r50k_base"), "native")
 
 
-def test_a_tokenizer_it_does_not_know_runs_on_the_next_engine(gpt2_json, tmp_path):
-    tokenizer = load_once(str(gpt2_json))
-    with pytest.raises(UsageError, match=r"--engine native: .*supports only"):
-        choose_engines(tokenizer, "native", 0, tmp_path)
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_version_of_the_reference_that_was_not_swept_runs_on_the_reference(monkeypatch):
+    monkeypatch.setattr(classes, "installed", lambda _: "tiktoken 99")
+    found = choose_engines(load_once("r50k_base"), "auto")
+    assert found.ours is None and "does not know the character classes of tiktoken 99" in found.note

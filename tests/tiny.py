@@ -73,7 +73,7 @@ def reference(family: str, vocabulary: Vocabulary, merges: Merges, *, whole_word
 
 def model(family: str, vocabulary: Vocabulary, merges: Merges | None, *, whole_words: bool = False) -> Model:
     shape = patterns.SHAPES[family]
-    return Model(scheme="bytes", vocabulary=vocabulary, merges=merges, shape=shape, whole_words=whole_words)
+    return Model.of(vocabulary, merges, scheme="bytes", shape=shape, whole_words=whole_words)
 
 
 def trial(family: str) -> Callable[[str], str | None]:

@@ -122,10 +122,10 @@ def _models() -> list[Model]:
     ]
     steps = [1, 1 << 5, 1 << 8, (1 << 20) // _TOKENS]
     return [
-        Model(
+        Model.of(
+            {token: steps[i % len(steps)] * rank for token, rank in ranks.items()},
+            merges if i % 3 else None,
             scheme="bytes",
-            vocabulary={token: steps[i % len(steps)] * rank for token, rank in ranks.items()},
-            merges=merges if i % 3 else None,
             shape=shape,
             whole_words=i % 2 == 0,
         )

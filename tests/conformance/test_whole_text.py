@@ -11,8 +11,9 @@ from given_texts import load_once, texts
 from shardmill.errors import MismatchError
 from shardmill.tokens import native
 from shardmill.tokens.cuts import Cuts
+from shardmill.tokens.native import Native
 
-ENGINES = ("native", "gigatoken", "reference")
+ENGINES = ("native", "reference")
 LONG = "\n\n".join(f"{number} {text}" for number in range(8) for text in samples.SAMPLES.values())
 
 
@@ -67,7 +68,7 @@ def test_the_manifest_does_not_depend_on_limits(encoding):
     made = [
         prepare_files([data, data[:999], data], tokenizer=encoding, val_fraction=0.1, on_error="replace", **limits)[2]
         for limits in (
-            {"engine": "gigatoken", "workers": 1, "block_bytes": 1 << 20},
+            {"engine": "auto", "workers": 1, "block_bytes": 1 << 20},
             {"engine": "reference", "workers": 3, "block_bytes": 5000},
         )
     ]
@@ -108,9 +109,7 @@ def test_the_check_finds_a_mill_that_cuts_elsewhere(encoding, rule, block_bytes,
 
 def test_the_running_sample_finds_an_engine_that_differs(monkeypatch):
     """Not only our tests: every job compares a sample with the reference."""
-    from shardmill.tokens.gigatoken import Gigatoken
-
-    true_encode = Gigatoken.encode
+    true_encode = Native.encode
 
     def one_wrong(self, pieces):
         ids, counts = true_encode(self, pieces)
@@ -118,6 +117,6 @@ def test_the_running_sample_finds_an_engine_that_differs(monkeypatch):
         ids[len(ids) // 2] += 1
         return ids, counts
 
-    monkeypatch.setattr(Gigatoken, "encode", one_wrong)
+    monkeypatch.setattr(Native, "encode", one_wrong)
     with pytest.raises(MismatchError, match=r"000\.txt byte 0: .*should be"):
-        mill_text(samples.ENGLISH, tokenizer="r50k_base", engine="gigatoken")
+        mill_text(samples.ENGLISH, tokenizer="r50k_base", engine="native")

@@ -17,6 +17,7 @@ import shardmill
 from shardmill.cli.console import Reporter, duration, load_line, plural, print_json, say, size, speed, spread
 from shardmill.cli.options import as_json, limits_of, option, options, quiet
 from shardmill.cli.results import COMMANDS
+from shardmill.cli.tokenizers import tokenizers
 from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.spec import Limits, Spec
 from shardmill.system import machine
@@ -123,7 +124,7 @@ def estimate(as_json: bool, **given: Any) -> None:
     _show_estimate(Spec(**given), limits, as_json=as_json)
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, tokenizers):
     cli.add_command(_command)
 for _command in cli.commands.values():  # the group passes it on only when the command is called through it
     _command.context_settings.setdefault("help_option_names", ["-h", "--help"])

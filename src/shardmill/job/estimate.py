@@ -212,9 +212,10 @@ def _count(job: Job, spans: Iterator[_Span]) -> _Counted:
     encoder, counted = Encoder(job.engines), _Counted()
     for size, texts, documents in spans:
         started = time.perf_counter()
-        tokens = len(encoder.encode(texts)[0])
+        begins = [True] * len(texts)
+        tokens = len(encoder.encode(texts, begins)[0])
         seen = time.perf_counter()
-        encoder.encode(texts)
+        encoder.encode(texts, begins)
         counted.seconds_new += seen - started
         counted.seconds_again += time.perf_counter() - seen
         counted.sizes.append(size)

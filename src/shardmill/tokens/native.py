@@ -3,7 +3,6 @@
 import weakref
 from ctypes import CDLL, Structure, byref, c_char_p, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,7 @@ class Native:
         if not self._engine:
             raise ShardmillError("out of memory for the native engine, or it does not support this vocabulary")
         weakref.finalize(self, library.engine_free, self._engine)
-        self._dtype = np.dtype(np.uint16 if max(model.vocabulary.values()) < 1 << 16 else np.uint32)
+        self._dtype = np.dtype(np.uint16 if model.ids.max() < 1 << 16 else np.uint32)
 
     def encode(self, pieces: list[bytes]) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has."""
@@ -106,17 +105,11 @@ def given_to_engine(model: Model, *, portable: bool) -> tuple[_Given, list[npt.N
     assert model.shape is not None
     table = classes.find(model.classes, digits=model.shape.first == "digits")
     assert table is not None, "ask why_not first"
-    tokens = sorted(filter(None, model.vocabulary), key=model.vocabulary.__getitem__)
-    ids = np.fromiter(map(model.vocabulary.__getitem__, tokens), np.uint32, len(tokens))
-    offsets = np.zeros(len(tokens) + 1, np.uint32)
-    np.cumsum(np.fromiter(map(len, tokens), np.uint32, len(tokens)), out=offsets[1:])
-    kept: list[npt.NDArray[Any]] = [np.frombuffer(b"".join(tokens), np.uint8), offsets, ids, table]
-    given = _Given(count=len(tokens), shape=_row(model.shape, whole_words=model.whole_words), portable=portable)
+    kept: list[npt.NDArray[Any]] = [model.tokens.joined, model.tokens.offsets, model.ids, table]
+    given = _Given(count=len(model.tokens), shape=_row(model.shape, whole_words=model.whole_words), portable=portable)
     given.vocabulary, given.offsets, given.ids, given.classes = (array.ctypes.data for array in kept)
     if model.merges is not None:
-        number = dict(zip(tokens, range(len(tokens)), strict=True))
-        parts = map(number.__getitem__, chain.from_iterable(model.merges))
-        kept.append(np.fromiter(parts, np.uint32, 2 * len(model.merges)))
+        kept.append(np.ascontiguousarray(model.merges))
         given.merges, given.merge_count = kept[-1].ctypes.data, len(model.merges)
     return given, kept
 
