@@ -1,11 +1,15 @@
-"""Compiles shardmill's C where there is a C compiler (without one it runs on slower libraries), and makes the README fit for PyPI.
+"""Compiles shardmill's C, and makes the README fit for PyPI.
 
-Run by pip and build when they build shardmill, and by `make native`.
+The compiler is $CC, else cc, else zig's, which comes as a wheel. Run by pip and build when they build shardmill, and by
+`make native`. `SHARDMILL_WHEEL=manylinux_2_17_aarch64 python -m build --wheel` builds for another machine with zig.
 """
 
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -23,24 +27,63 @@ REPOSITORY = "https://github.com/shardmill/shardmill"
 NAMES = ("tokens/native/engine.so", "documents/native/lines.so")
 LIBRARIES = [Path("src/shardmill") / name for name in NAMES]
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread"]
+# Tags of the wheels that `make wheels` builds → what zig calls that machine.
+TARGETS = {
+    "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
+    "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
+    "musllinux_1_2_x86_64": "x86_64-linux-musl",
+    "macosx_11_0_arm64": "aarch64-macos.11.0",
+    "macosx_11_0_x86_64": "x86_64-macos.11.0",
+}
+
+
+def compiler() -> list[str] | None:
+    """The command of the C compiler; None if there is none."""
+    named = os.environ.get("CC", "cc").split()
+    if shutil.which(named[0]):
+        return named
+    return _zig() if importlib.util.find_spec("ziglang") and "CC" not in os.environ else None
+
+
+def _zig() -> list[str]:
+    return [sys.executable, "-m", "ziglang", "cc"]
 
 
 def compiled(library: Path, root: Path) -> Path | None:
     """The library, rebuilt if a source is newer; None if it cannot be compiled."""
     library = root / library
-    sources = [*sorted(library.parent.glob("*.[ch]")), root / "hatch_build.py"]
+    sources = _sources(library, root)
     if library.exists() and all(source.stat().st_mtime <= library.stat().st_mtime for source in sources):
         return library
-    partial = library.with_suffix(f".{os.getpid()}.partial")
-    command = [os.environ.get("CC", "cc"), *FLAGS, "-o", str(partial), *(str(s) for s in sources if s.suffix == ".c")]
     library.unlink(missing_ok=True)
+    command = compiler()
+    return library if command is not None and _compile(command, sources, library) else None
+
+
+def compiled_for(target: str, library: Path, root: Path) -> Path:
+    """The library for another machine, in build/."""
+    made = root / "build" / target / library.relative_to("src")
+    made.parent.mkdir(parents=True, exist_ok=True)
+    # -s: without the names of debugging, which zig adds
+    if not _compile([*_zig(), "-target", TARGETS[target], "-s"], _sources(root / library, root), made):
+        raise RuntimeError(f"{library}: cannot be compiled for {target}")
+    return made
+
+
+def _sources(library: Path, root: Path) -> list[Path]:
+    return [*sorted(library.parent.glob("*.[ch]")), root / "hatch_build.py"]
+
+
+def _compile(command: list[str], sources: list[Path], library: Path) -> bool:
+    partial = library.with_suffix(f".{os.getpid()}.partial")
+    command = [*command, *FLAGS, "-o", str(partial), *(str(source) for source in sources if source.suffix == ".c")]
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
+        subprocess.run(command, check=True, timeout=600)
         partial.rename(library)
     except (OSError, subprocess.SubprocessError):
         partial.unlink(missing_ok=True)
-        return None
-    return library
+        return False
+    return True
 
 
 def with_absolute_links(readme: str) -> str:
@@ -53,12 +96,22 @@ def with_absolute_links(readme: str) -> str:
 
 
 class NativeLibraries(BuildHookInterface):  # type: ignore[misc]
+    def dependencies(self) -> list[str]:
+        """zig where there is no other compiler, and to build for other machines."""
+        return ["ziglang"] if compiler() is None or os.environ.get("SHARDMILL_WHEEL") else []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
-        made = [library for library in LIBRARIES if compiled(library, Path(self.root))]
-        if made:
-            build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
-            build_data["artifacts"] += map(str, made)
+        root, target = Path(self.root), os.environ.get("SHARDMILL_WHEEL")
+        tag = target or sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        if target:
+            made = {str(compiled_for(target, library, root)): str(library.relative_to("src")) for library in LIBRARIES}
+            build_data["force_include"].update(made)
+        elif not all(compiled(library, root) for library in LIBRARIES):
+            return
+        else:
+            build_data["artifacts"] += map(str, LIBRARIES)
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{tag}"
 
 
 class PageOnPyPI(MetadataHookInterface):  # type: ignore[misc]

@@ -100,7 +100,7 @@ CONFIGS = {
 def model_of(config):
     flags = ("content", "id", "special", "normalized", "lstrip", "rstrip", "single_word")
     metaspace = (config["pre_tokenizer"] or {}).get("prepend_scheme")
-    return Model(
+    return Model.of(
         scheme="sentencepiece",
         vocabulary={token.encode(): number for token, number in config["model"]["vocab"].items()},
         merges=[(left.encode(), right.encode()) for left, right in config["model"]["merges"]],

@@ -25,9 +25,8 @@ ORDER = [
     "cli",
 ]
 DOORS = {
-    "gigatoken": {"tokens.gigatoken"},
-    "tiktoken": {"tokens.reference"},
-    "tokenizers": {"tokens.added", "tokens.families", "tokens.reference"},
+    "tiktoken": {"tokens.classes", "tokens.reference"},
+    "tokenizers": {"tokens.added", "tokens.classes", "tokens.families", "tokens.normalize", "tokens.reference"},
     "huggingface_hub": {"io.urls", "tokens.tokenizer"},
     "fsspec": {"io.urls"},
     "s3fs": {"io.urls"},
@@ -45,7 +44,7 @@ DOORS = {
     },
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.main", "cli.results", "cli.options"},
+    "click": {"cli.main", "cli.results", "cli.options", "cli.tokenizers"},
     "rich": {"cli.results", "cli.console"},
 }
 

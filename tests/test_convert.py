@@ -346,7 +346,7 @@ def test_what_is_said_of_a_source_must_not_contradict_it(made, tmp_path):
         (made["megatron"], {"from_dtype": "uint32"}, "--from-dtype uint32: the files in .* hold uint16"),
         (made["megatron"], {"eot_id": 7}, "the manifest in .* says end-of-text after, id 50256"),
         (made["datatrove"], {"from_format": "datatrove", "from_dtype": "uint32"}, "hold uint16"),
-        (made["datatrove"], {"from_format": "datatrove", "eot_id": 1 << 16}, "hold uint16, which ends at 65,535"),
+        (made["datatrove"], {"from_format": "datatrove", "eot_id": 1 << 16}, "hold uint16, whose largest id is 65,535"),
     ):
         with pytest.raises(UsageError, match=reason):
             shardmill.convert(source, target, **claims)
@@ -429,7 +429,7 @@ def test_damaged_rows_are_refused(tmp_path):
     good = (folder / "train-00001.csv.gz").read_bytes()
     for data, reason in (
         (good[:-30], "ends too early"),
-        (gzip.compress(b"1,2\r\n"), "its rows do not describe"),
+        (gzip.compress(b"1,2\r\n"), "its rows do not add up to"),
         (gzip.compress(b"0,901,0,a,0\r\n"), "a document ends at 901"),
         (gzip.compress(b"0,5,0,a,%d\r\n" % (1 << 70)), "from 1180591620717411303424"),
     ):

@@ -141,3 +141,11 @@ def test_make_alone_lists_the_targets():
     assert done.returncode == 0
     for target in ("demo", "test", "bench", "slow", "lint", "types"):
         assert f"make {target}" in done.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+def test_the_comparison_has_figures_of_shardmill(page):
+    """`make compare` wrote it; the other tools may change, but a page without our own row was never measured."""
+    text = (ROOT / page).read_text()
+    rows = re.search(r"<!-- compare:start -->\n(.*?)<!-- compare:end -->", text, re.DOTALL)[1]
+    assert "**shardmill**" in rows

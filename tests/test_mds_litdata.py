@@ -233,7 +233,7 @@ def test_mds_that_cannot_be_read_is_refused_with_the_reason(tmp_path):
         ({"column_encodings": ["ndarray:float32"]}, "supported: a single column tokens"),
         ({"column_encodings": ["ndarray:uint16"]}, "a sample at byte .* is not one row of 2 tokens"),
         ({"column_encodings": ["ndarray:int32"], "samples": 7}, "does not list the 7 samples"),
-        ({"column_encodings": ["ndarray:int64"]}, "sample 0 has 10 bytes, which is not a row of tokens of 8 bytes"),
+        ({"column_encodings": ["ndarray:int64"]}, "sample 0 has 10 bytes, not a multiple of 8-byte tokens"),
         ({"compression": "zstd"}, "compression zstd"),
         ({"raw_data": {**first["raw_data"], "bytes": 7}}, "index.json says 7"),
         ({"raw_data": {**first["raw_data"], "basename": "gone.mds"}}, "no such file"),
@@ -287,6 +287,6 @@ def test_samples_of_more_than_one_axis_and_negative_ids_are_refused(tmp_path):
     mds_of_samples(tmp_path / "square", [[1, 2, 3, 4]] * 3, "int32")
     shard = tmp_path / "square/shard.00000.mds"
     shard.write_bytes(shard.read_bytes().replace(b"\x12\0\0\0\x04\x04", b"\x12\0\0\0\x08\x02"))
-    with pytest.raises(InputError, match="more than one axis"):
+    with pytest.raises(InputError, match="more than one dimension"):
         shardmill.convert(tmp_path / "square", target)
     assert not (tmp_path / "new").exists()

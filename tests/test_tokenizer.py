@@ -19,6 +19,7 @@ from shardmill.tokens import tokenizer as tokenizers
 from shardmill.tokens.encoder import choose_engines
 from shardmill.tokens.tokenizer import ENCODINGS, end_of_text, load
 
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEXT = "The mill's text — 文字がある — isn't <|endoftext|> here.\n\n  x = 1\n" * 40
 
 
@@ -42,6 +43,10 @@ def sequence(*steps):
 def split(pattern, behavior="Isolated", *, invert=False):
     step = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
     return sequence(step, {**BYTE_LEVEL, "use_regex": False})
+
+
+def runs_here(tokenizer):
+    return not isinstance(tokenizer.model, str)
 
 
 def added(content, number, **changes):
@@ -86,21 +91,21 @@ def test_a_tokenizer_json_without_a_model_type_is_understood(gpt2_json, tmp_path
     del config["model"]["type"], config["pre_tokenizer"]["use_regex"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(config))
     found = load(str(tmp_path))
-    assert (found.family, found.plain) == ("gpt2", True)
+    assert (found.family, runs_here(found)) == ("gpt2", True)
 
 
 NORMALIZED = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}]}
 
 
 @pytest.mark.parametrize(
-    ("changes", "family", "plain"),
+    ("changes", "family", "ours"),
     [
         ({}, "gpt2", True),
         ({"pre_tokenizer": sequence(BYTE_LEVEL)}, "gpt2", True),
-        ({"pre_tokenizer": split(tokenizers._LLAMA3)}, "cl100k", True),
-        ({"pre_tokenizer": split(tokenizers._LLAMA3, "Removed", invert=True)}, "cl100k", True),
+        ({"pre_tokenizer": split(LLAMA3)}, "cl100k", True),
+        ({"pre_tokenizer": split(LLAMA3, "Removed", invert=True)}, "cl100k", True),
         ({"pre_tokenizer": split(ENCODINGS["o200k_base"].pattern)}, "o200k", True),
-        # Oniguruma reads the {1,3}+ of this spelling as a run of digits, and gigatoken would read three.
+        # Oniguruma reads the {1,3}+ of this spelling as a run of digits.
         ({"pre_tokenizer": split(ENCODINGS["cl100k_base"].pattern)}, "cl100k", False),
         ({"pre_tokenizer": split(r"\w+|\W+")}, "unknown", False),
         ({"pre_tokenizer": split(r"New York|[^\s]+|\s")}, "unknown", False),
@@ -111,25 +116,27 @@ NORMALIZED = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Low
         ({"pre_tokenizer": {**BYTE_LEVEL, "add_prefix_space": True}}, "unknown", False),
         ({"pre_tokenizer": {"type": "FixedLength", "length": 5}}, "unknown", False),
         ({"pre_tokenizer": None}, "unknown", False),
-        ({"normalizer": {"type": "NFC"}}, "spaces", False),
+        ({"normalizer": {"type": "NFC"}}, "spaces", True),
         ({"normalizer": NORMALIZED}, "spaces", False),
         ({"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}, "unknown", False),
-        ({"model": {"byte_fallback": True}}, "gpt2", False),
+        ({"model": {"byte_fallback": True}}, "gpt2", True),
         ({"model": {"ignore_merges": True}}, "gpt2", True),
-        ({"added_tokens": [added("<tool>", 50257, special=False)]}, "spaces", False),
-        ({"added_tokens": [added("two words", 50257, special=False)]}, "unknown", False),
-        ({"added_tokens": [added("<strip>", 50257, special=False, lstrip=True)]}, "unknown", False),
+        ({"added_tokens": [added("<tool>", 50257, special=False)]}, "spaces", True),
+        ({"added_tokens": [added("two words", 50257, special=False)]}, "unknown", True),
+        ({"added_tokens": [added("<strip>", 50257, special=False, lstrip=True)]}, "unknown", True),
+        ({"added_tokens": [added("    ", 50257, special=False)]}, "spaces", True),
+        ({"added_tokens": [added(" x", 50257, special=False, single_word=True)]}, "unknown", True),
     ],
 )
-def test_only_what_is_understood_is_cut_and_run_fast(gpt2_json, tmp_path, changes, family, plain):
+def test_only_what_is_understood_is_cut_and_run_fast(gpt2_json, tmp_path, changes, family, ours):
     found = load(str(changed(gpt2_json, tmp_path, **changes)))
-    assert (found.family, found.plain) == (family, plain)
+    assert (found.family, runs_here(found)) == (family, ours)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"pre_tokenizer": split(tokenizers._LLAMA3)},
+        {"pre_tokenizer": split(LLAMA3)},
         {"normalizer": {"type": "NFC"}},
         {"added_tokens": [added("<|endoftext|>", 50256), added("文字", 50257, special=False)]},
         {"pre_tokenizer": split(r"\w+|\W+")},
@@ -159,12 +166,12 @@ def test_a_trial_is_quick_and_only_where_the_pattern_is_not_known(gpt2_json, tmp
     assert load(str(changed(gpt2_json, tmp_path, normalizer={"type": "NFC"}))).family == "spaces"
 
 
-def test_a_tokenizer_that_the_fast_engine_cannot_run_says_so(gpt2_json, tmp_path):
+def test_a_tokenizer_that_our_engine_cannot_run_says_so(gpt2_json, tmp_path):
     path = changed(gpt2_json, tmp_path, pre_tokenizer=split(r"\w+|\W+"))
-    engines = choose_engines(load(str(path)), "auto", 1 << 40, tmp_path)
-    assert engines.guard is None and "slower" in engines.note
-    with pytest.raises(UsageError, match="--engine auto"):
-        choose_engines(load(str(path)), "gigatoken", 1 << 40, tmp_path)
+    engines = choose_engines(load(str(path)), "auto")
+    assert engines.ours is None and "slower: its pre-tokenizer splits by a pattern that is not known" in engines.note
+    with pytest.raises(UsageError, match=r"cannot run on it, since its pre-tokenizer .*--engine auto"):
+        choose_engines(load(str(path)), "native")
 
 
 def test_an_unclear_end_of_text_is_asked_for(gpt2_json, tmp_path):

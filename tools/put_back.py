@@ -102,8 +102,8 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         "",
     ),
     "an error behind the limit in the same Block stops the job": (
-        [("job/block.py", "        if not job.rules.limited:\n            raise\n", "        raise\n")],
-        "",
+        [("documents/records.py", "    if not rules.limited:\n        raise error\n", "    raise error\n")],
+        "errors=stop-behind",
     ),
     "an error behind the limit in the next Block stops the job": (
         [

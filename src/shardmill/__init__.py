@@ -21,7 +21,7 @@ from shardmill.spec import Limits, Spec, Target
 if TYPE_CHECKING:
     from shardmill.formats.shards import Shard, SidecarFile
     from shardmill.job.estimate import Estimate, Range, estimate
-    from shardmill.job.mill import Progress, Result, prepare
+    from shardmill.job.mill import Progress, Result, Start, prepare
     from shardmill.record.manifest import Counts, Manifest
     from shardmill.results.convert import convert, merge
     from shardmill.results.corpus import Corpus, Split
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ContentError", "Corpus", "Counts", "Estimate", "InputError", "Lengths", "Limits", "Manifest", "MismatchError",
-    "OutputError", "Problem", "Progress", "Range", "Result", "Shard", "ShardmillError", "SidecarFile", "Spec", "Split",
+    "OutputError", "Problem", "Progress", "Range", "Result", "Shard", "ShardmillError", "SidecarFile", "Spec", "Split", "Start",
     "Statistics", "Target", "TemporaryError", "UsageError", "Verified", "__version__", "convert", "estimate", "inspect",
     "merge", "open", "prepare", "verify",
 ]  # fmt: skip
@@ -41,7 +41,7 @@ __all__ = [
 _LAZY = {
     "formats.shards": ("Shard", "SidecarFile"),
     "job.estimate": ("Estimate", "Range", "estimate"),
-    "job.mill": ("Progress", "Result", "prepare"),
+    "job.mill": ("Progress", "Result", "Start", "prepare"),
     "record.manifest": ("Counts", "Manifest"),
     "results.convert": ("convert", "merge"),
     "results.corpus": ("Corpus", "Split", "open"),

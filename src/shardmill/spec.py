@@ -13,11 +13,11 @@ from shardmill.system.names import is_url, show, without_secrets
 
 Eot = Literal["auto", "after", "before", "none"]
 EotSide = Literal["after", "before", "none"]
-SplitMode = Literal["auto", "hash", "tail", "head", "first-shard"]
+SplitMode = Literal["auto", "hash", "tail", "head", "first-shard", "nanogpt"]
 Dtype = Literal["auto", "uint16", "uint32"]
 OnError = Literal["stop", "skip", "replace"]
 InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv", "warc"]
-Engine = Literal["auto", "native", "gigatoken", "reference"]
+Engine = Literal["auto", "native", "reference"]
 ReferenceShare = Literal["sample", "all"]
 # Names of the formats in formats/registry.py, which is too slow to import for --help.
 OutputFormat = Literal[
@@ -73,6 +73,8 @@ class Spec:
     index: bool = False
     provenance: bool = False
     val_fraction: float = VAL_FRACTION
+    val_tokens: int | None = None
+    """Where the first shard is the validation set: its length. None: that of the others."""
     split: SplitMode = "auto"
     seed: int = 0
     input_format: InputFormat = "auto"
@@ -113,6 +115,7 @@ class Spec:
             self,
             shard_tokens="; most trainers use 100M",
             sample_tokens="; pass the context length of the model",
+            val_tokens="; pass --val-fraction 0 to have no validation set",
             limit_documents="; leave it out to prepare everything",
             limit_tokens="; leave it out to prepare everything",
         )
@@ -202,16 +205,9 @@ class Limits:
     def resolved_workers(self) -> int:
         return self.workers or machine.cores()
 
-    def resolved_memory(self) -> int:
-        """256 MiB plus 96 MiB per worker, but at most a quarter of the memory of the machine or container."""
-        if self.max_memory is not None:
-            return self.max_memory
-        wanted = (256 + 96 * self.resolved_workers()) * machine.MIB
-        return min(wanted, machine.memory() // 4)
-
     def most_memory(self) -> int:
         """What the budget may grow to when the inputs need it."""
-        return self.max_memory if self.max_memory is not None else machine.memory() // 4
+        return self.max_memory if self.max_memory is not None else machine.memory() // 2
 
     def work_folder(self, output: str | Path) -> Path:
         """Where files grow: the output itself, or for an object store a local folder, always the same for one URL."""

@@ -2,69 +2,105 @@
 
 import dataclasses
 import json
+import os
+import shutil
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardmill.job.estimate import Range
-    from shardmill.job.mill import Progress
+    from shardmill.job.mill import Progress, Start
+    from shardmill.record.manifest import Manifest
 
 _LINE_SECONDS = 30.0
-_SLOW_SECONDS = 3.0
-_SLOW_LOADING = (
-    "loading the tokenizer: a new one is first compared on both engines, which takes up to a minute, once per machine"
-)
+_REDRAW_SECONDS = 0.1
+_WIDEST_BAR = 30
+_LEAST_BAR = 8
+_LEAST_WITH_BAR = 40
+_live: "Reporter | None" = None
+"""Whose line is on the terminal now."""
 
 
 def say(text: str) -> None:
+    if _live is not None:
+        _live.clear()
     print(text, file=sys.stderr, flush=True)
 
 
 class Reporter:
-    """Shows progress: a bar on a terminal, else a line every 30 s, or JSON lines."""
+    """Shows progress: a line that is redrawn on a terminal, else a line every 30 s, or JSON lines."""
 
-    def __init__(self, mode: str) -> None:
-        self._mode = "bar" if mode == "auto" and sys.stderr.isatty() else mode
+    def __init__(self, mode: str, loading: str = "") -> None:
+        redraws = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._mode = "bar" if mode == "auto" and redraws else mode
         self._started = self._last = time.monotonic()
-        self._bar: Any = None
-        self._slow: threading.Timer | None = None
+        self._loading = loading
+        self.notes: tuple[str, ...] = ()
+        """Those shown before the work."""
 
     def __enter__(self) -> "Reporter":
+        global _live
+        if self._mode == "bar":
+            _live = self
+        if self._loading and self._mode == "bar":
+            self._draw(self._loading)
+        elif self._loading and self._mode == "auto":
+            say(self._loading)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._slow is not None:
-            self._slow.cancel()
-        if self._bar is not None:
-            self._bar.stop()
+        global _live
+        self.clear()
+        _live = None
+
+    def start(self, job: "Start") -> None:
+        """What will be done, and what the user may want to change: before the work."""
+        self._started = time.monotonic()
+        if self._mode in ("none", "json"):
+            return
+        self.notes = job.notes
+        total = f", {size(job.total_bytes)}" if job.total_bytes else ""
+        say(
+            f"{plural(job.files, 'file')}{total} → {job.output}: tokenizer {job.tokenizer}, engine {job.engine}, {plural(job.workers, 'worker')}, at most {size(job.max_memory)} of memory"
+        )
+        if job.resumed_bytes:
+            say(f"resuming at {size(job.resumed_bytes)}")
+        for note in job.notes:
+            say(f"note: {note}")
 
     def update(self, now: "Progress") -> None:
-        if self._slow is not None:
-            self._slow.cancel()
-            self._slow = None
-        if now.phase == "loading" and self._mode in ("bar", "auto"):
-            self._slow = threading.Timer(_SLOW_SECONDS, say, [_SLOW_LOADING])
-            self._slow.start()
+        if now.phase == "loading":
             return
-        if self._mode != "json":
-            self.show(progress_line(now), now.input_bytes, now.total_bytes)
-        elif now.input_bytes == now.total_bytes or self._due(1.0):
-            say(json.dumps(dataclasses.asdict(now)))
+        if self._mode == "json":
+            if now.input_bytes == now.total_bytes or self._due(1.0):
+                say(json.dumps(dataclasses.asdict(now)))
+        else:
+            self.show(progress_parts(now), now.input_bytes if now.phase != "uploading" else 0, now.total_bytes)
 
     def copied(self, done: int, total: int) -> None:
-        """Shows the progress of merge or convert."""
-        speed = max(done, 1) / (time.monotonic() - self._started)
-        line = f"{size(done)} of {size(total)}, {speed / 1e6:.0f} MB/s, {duration((total - done) / speed)} left"
-        self.show(line, done, total)
+        """Shows the progress of merge, convert or verify."""
+        rate = max(done, 1) / (time.monotonic() - self._started)
+        self.show([f"{left((total - done) / rate)} left", f"{size(done)} of {size(total)}", speed(rate)], done, total)
 
-    def show(self, line: str, done: int, total: int) -> None:
-        """The bar with this line, or the line alone when it is due."""
-        if self._mode == "bar":
-            self._show_bar(line, done, total)
+    def show(self, parts: list[str], done: int, total: int) -> None:
+        """The most important parts first: those that do not fit on the terminal are left out."""
+        share = [f"{done / total:4.0%}"] if done and total else []
+        if self._mode == "bar" and self._due(_REDRAW_SECONDS):
+            self._draw(
+                fitting([*share, *parts], done / total if share else None, shutil.get_terminal_size().columns - 1)
+            )
         elif self._mode == "auto" and self._due(_LINE_SECONDS):
-            say(line)
+            say(", ".join([*share, *parts]).strip())
+
+    def clear(self) -> None:
+        if self._mode == "bar":
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def _draw(self, line: str) -> None:
+        print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def _due(self, seconds: float) -> bool:
         if time.monotonic() - self._last < seconds:
@@ -72,29 +108,59 @@ class Reporter:
         self._last = time.monotonic()
         return True
 
-    def _show_bar(self, line: str, done: int, total: int) -> None:
-        if self._bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as Bar
 
-            self._bar = Bar(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("", total=total or None)  # None: an indeterminate bar
-            self._bar.start()
-        self._bar.update(self._task, completed=done, description=line)
+def fitting(parts: list[str], share: float | None, width: int) -> str:
+    """As many of the parts as fit in this width, in their order, with a bar after the first if a share is given."""
+    first, *rest = parts
+    share = share if width >= _LEAST_WITH_BAR else None
+    width -= _LEAST_BAR if share is not None else 0
+    shown = first
+    for part in rest:
+        if len(f"{shown}, {part}") > width:
+            break
+        shown += f", {part}"
+    if share is None:
+        return shown[:width]
+    room = min(_WIDEST_BAR, _LEAST_BAR + width - len(shown))
+    full, empty = "█░" if (sys.stderr.encoding or "").lower().startswith("utf") else "#."
+    return f"{first} {(full * round(share * room)).ljust(room, empty)}{shown.removeprefix(first).replace(',', '', 1)}"
 
 
-def progress_line(now: "Progress") -> str:
+def progress_parts(now: "Progress") -> list[str]:
+    """What the terminal shows of it, the most important first."""
     if now.phase == "splitting":
-        return f"first pass to choose the validation set: {size(now.input_bytes)} of {size(now.total_bytes)}"
+        return ["choosing the validation set", f"{size(now.input_bytes)} of {size(now.total_bytes)}"]
     if now.phase == "uploading":
-        return f"everything is tokenized; {size(now.staged_bytes)} left to upload"
-    speed = (now.input_bytes - now.resumed_bytes) / max(now.seconds, 1e-3)
-    waiting = f", {size(now.staged_bytes)} staged" if now.staged_bytes else ""
+        return [f"{size(now.staged_bytes)} left to upload", "everything is tokenized"]
+    rate = (now.input_bytes - now.resumed_bytes) / max(now.seconds, 1e-3)
+    more = [speed(rate), f"{now.tokens:,} tokens", f"{size(now.memory)} memory"]
+    more += [f"{size(now.staged_bytes)} staged"] if now.staged_bytes else []
     if not now.total_bytes:  # a pipe
-        return f"{size(now.input_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {size(now.memory)} memory{waiting}"
-    left = (now.total_bytes - now.input_bytes) / speed if speed else 0.0
-    return f"{size(now.input_bytes)} of {size(now.total_bytes)}, {speed / 1e6:.0f} MB/s, {now.tokens:,} tokens, {duration(left)} left, {size(now.memory)} memory{waiting}"
+        return [size(now.input_bytes), *more]
+    time_left = [f"{left((now.total_bytes - now.input_bytes) / rate)} left"] if rate else []
+    return [*time_left, f"{size(now.input_bytes)} of {size(now.total_bytes)}", *more]
+
+
+def load_line(output: "Path | str", made: "Manifest") -> str:
+    """How the trainer of its format loads a result."""
+    from shardmill.formats import registry
+
+    choices, itemsize = made.job["choices"], 2 if made.dtype == "uint16" else 4
+    found = registry.get(choices["format"])
+    if isinstance(output, str):  # a URL, which trainers do not read
+        return f'shardmill.open("{output}")["train"][:1000]'
+    sample = choices.get("sample_tokens") or found.sample_tokens
+    return found.load.format(folder=output, dtype=made.dtype, itemsize=itemsize, sample=sample)
+
+
+def speed(rate: float) -> str:
+    """Bytes per second, as MB/s."""
+    return f"{rate / 1e6:.1f} MB/s" if rate < 10e6 else f"{rate / 1e6:.0f} MB/s"
+
+
+def left(seconds: float) -> str:
+    """A duration that changes no more often than it must."""
+    return f"{seconds:.0f} s" if seconds < 60 else duration(seconds)
 
 
 def size(count: int) -> str:

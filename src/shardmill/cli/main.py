@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import shardmill
-from shardmill.cli.console import Reporter, duration, plural, print_json, say, size, spread
+from shardmill.cli.console import Reporter, duration, load_line, plural, print_json, say, size, speed, spread
 from shardmill.cli.options import as_json, limits_of, option, options, quiet
 from shardmill.cli.results import COMMANDS
+from shardmill.cli.tokenizers import tokenizers
 from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.spec import Limits, Spec
 from shardmill.system import machine
@@ -92,8 +93,11 @@ def prepare(overwrite: bool, dry_run: bool, progress: str, quiet: bool, as_json:
         return
     if quiet:
         logging.getLogger("shardmill").setLevel(logging.ERROR)
-    with Reporter("none" if quiet else progress) as reporter:
-        result = shardmill.prepare(spec, limits=limits, on_progress=reporter.update, overwrite=overwrite)
+    loading = f"loading the tokenizer {spec.tokenizer} and looking at the inputs"
+    with Reporter("none" if quiet else progress, loading) as reporter:
+        result = shardmill.prepare(
+            spec, limits=limits, on_start=reporter.start, on_progress=reporter.update, overwrite=overwrite
+        )
     if as_json:
         print_json(
             {
@@ -105,7 +109,7 @@ def prepare(overwrite: bool, dry_run: bool, progress: str, quiet: bool, as_json:
             }
         )
     if not quiet:
-        say("\n".join(_summary(result)))
+        say("\n".join(_summary(result, reporter.notes)))
 
 
 @cli.command(epilog="\b\nExample:\n  shardmill estimate corpus/ -o /big/disk/data --tokenizer o200k_base")
@@ -120,7 +124,7 @@ def estimate(as_json: bool, **given: Any) -> None:
     _show_estimate(Spec(**given), limits, as_json=as_json)
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, tokenizers):
     cli.add_command(_command)
 for _command in cli.commands.values():  # the group passes it on only when the command is called through it
     _command.context_settings.setdefault("help_option_names", ["-h", "--help"])
@@ -210,7 +214,8 @@ def _estimate_lines(found: "Estimate") -> list[str]:
     ]
 
 
-def _summary(result: "Result") -> list[str]:
+def _summary(result: "Result", told: tuple[str, ...]) -> list[str]:
+    """told: the notes that were shown before the work."""
     made, counts, run = result.manifest, result.manifest.counts, result.run
     lines = []
     if result.already_complete:
@@ -230,11 +235,9 @@ def _summary(result: "Result") -> list[str]:
         if run["resumed_bytes"]:
             lines.append(f"resumed at {size(run['resumed_bytes'])}")
         lines.append(
-            f"{duration(run['seconds'])}, {run['bytes_per_second'] / 1e6:.0f} MB/s, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, engine {run['engine']}"
+            f"{duration(run['seconds'])}, {speed(run['bytes_per_second'])}, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, engine {run['engine']}"
         )
-    lines += [f"note: {note}" for note in result.notes]
-    if isinstance(result.output, str) or (made.files and made.files[0].offset):
-        lines.append(f'load it: shardmill.open("{result.output}")["train"][:1000]')
-    elif made.files:
-        lines.append(f'load it: np.memmap("{result.output}/{made.files[0].name}", dtype=np.{made.dtype}, mode="r")')
+    lines += [f"note: {note}" for note in result.notes if note not in told]
+    if made.files:
+        lines.append(f"load it: {load_line(result.output, made)}")
     return lines

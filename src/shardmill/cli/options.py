@@ -52,7 +52,9 @@ SIZE = Quantity(
 COUNT = Quantity("count", {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}, "100M or 100000000")
 
 _TYPES: dict[str, Any] = {
-    **dict.fromkeys(("workers", "shard_tokens", "sample_tokens", "limit_documents", "limit_tokens"), COUNT),
+    **dict.fromkeys(
+        ("workers", "shard_tokens", "sample_tokens", "val_tokens", "limit_documents", "limit_tokens"), COUNT
+    ),
     **dict.fromkeys(("max_memory", "max_staging"), SIZE),
     "sample": float,
     "eot_id": int,
@@ -70,7 +72,7 @@ _METAVARS = {
 }
 _HELP = {
     "output": "Where the token files and manifest.json go: a folder, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER.",
-    "tokenizer": "gpt2, r50k_base, cl100k_base, o200k_base, the path of a tokenizer.json, or a Hugging Face model id such as openai-community/gpt2.",
+    "tokenizer": "A name such as gpt2, gpt-4o, llama3 or qwen3 (`shardmill tokenizers` lists them), the path of a tokenizer.json, or a Hugging Face model id such as openai-community/gpt2.",
     "separator": r"Text that separates documents; the escapes \n and \t are understood, so '\n' makes each line a document. Default: each file is one document.",
     "eot": "Put the end-of-text token after or before each document, or nowhere. auto: nowhere for a single file without --separator, else where the format expects it.",
     "eot_token": "The special token to use as end-of-text token, if the tokenizer has several candidates.",
@@ -81,7 +83,8 @@ _HELP = {
     "index": "Also write the positions where documents end: train.ends and val.ends.",
     "provenance": "With --index: also write the input file, and the byte or record in it, that each document came from: train.places and val.places.",
     "val_fraction": "Share of the documents (or of the passages of running text) that goes to the validation set; 0 writes none.",
-    "split": "How to choose the validation set: by a hash of the content, the tail or the head of the input, or the first shard. auto: the first shard if the trainer expects that, else hash.",
+    "val_tokens": "Tokens in the validation set, in formats whose first shard it is (build-nanogpt, llmc, modded-nanogpt), e.g. 1M. Default: as many as in every shard.",
+    "split": "How to choose the validation set: by a hash of the content, the tail or the head of the input, or the first shard; nanogpt: the last tenth of the characters, exactly as nanoGPT's prepare.py splits Shakespeare. auto: the first shard if the trainer expects that, else hash.",
     "seed": "Another seed chooses another validation set.",
     "input_format": "Format of the inputs. auto: detected for each file by its name and first bytes. Compressed files (.gz, .zst, .bz2, .xz) are always recognized.",
     "field": "The JSON field or column that holds the text; a.b is field b of field a.",
@@ -90,8 +93,8 @@ _HELP = {
     "limit_documents": "Stop after exactly this many documents.",
     "limit_tokens": "Stop after exactly this many tokens.",
     "workers": "Number of worker threads. Default: the cores that this process may use.",
-    "max_memory": "Memory limit for the whole command, e.g. 512MiB. Default: 256 MiB plus 96 MiB per worker, at most a quarter of the machine's memory.",
-    "engine": "Tokenizer engine; the result is the same with each. auto: the fastest that is exact.",
+    "max_memory": "Memory limit for the whole command, e.g. 512MiB. Default: what the tokenizer, the inputs and all workers need, at most half of the memory of the machine or container.",
+    "engine": "What encodes; the result is the same. native: our own engine; reference: tiktoken or tokenizers, which is slow. auto: our own if it knows the tokenizer.",
     "max_rejects": "With --on-error skip: stop when more records than this are bad, e.g. 100, or 0.1% of those read so far.",
     "staging": "With -o in an object store: local folder for files that are not yet complete. Default: staging in the user's cache folder.",
     "max_staging": "With -o in an object store: disk space limit for --staging; the job waits for uploads when it is reached. Default: half of the free space, at most 32 GiB of shards.",

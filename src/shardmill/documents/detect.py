@@ -76,7 +76,7 @@ def format_of(reader: Reader, asked: InputFormat) -> InputFormat:
     if asked in ("parquet", "arrow") and found != asked:
         begins = "PAR1" if asked == "parquet" else "ARROW1 or a stream header"
         raise ContentError(
-            f"{show(reader.path)}: does not begin with {begins}, so it is not {asked}; it is damaged, or of another format (--input-format)"
+            f"{show(reader.path)}: does not begin with {begins}, so it is not {asked}; it is damaged, or has another format: name it with --input-format"
         )
     if asked == "parquet" and isinstance(reader, Decompressed):
         raise ContentError(

@@ -48,7 +48,10 @@ class LinesPart:
     def checked(self, rules: TextRules) -> Records:
         starts = lru_cache(maxsize=1)(self._starts)  # needed for each bad record, or for none
         found = Records(
-            rules=rules, location=lambda index, _: self._location(index, starts()[index]), job_offset=self.job_offset
+            rules=rules,
+            location=lambda index, _: self._location(index, starts()[index]),
+            job_offset=self.job_offset,
+            first=self.line,
         )
         path = _path(rules.field)
         texts = json_fast.texts(self.data, self.newline, path)

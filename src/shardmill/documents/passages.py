@@ -85,6 +85,8 @@ def _next_border(
     line_until = goal + rules.passage_bytes // 16
     border_ahead = rules.border is not None and offset + at < rules.border < offset + at + rest
     if border_ahead and rules.border is not None and rules.border <= offset + line_until:
+        if rules.exact_border:
+            return (rules.border - offset, True) if rules.border - offset <= len(data) else (None, False)
         goal = line_until = max(rules.border - offset, at + BEFORE_BYTES)  # the context that the rules need is there
     elif rest < 2 * rules.passage_bytes and not border_ahead:
         return (len(data) if at_end else None), False

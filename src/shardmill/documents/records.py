@@ -28,6 +28,8 @@ class Records:
     """The index of a record in the Part, and its offset → its location."""
     job_offset: int
     """The byte of the whole input where the Part begins, or would if rows were bytes."""
+    first: int | None = None
+    """The number of the first record, where each has the next number."""
     found: Pieces = field(default_factory=Pieces)
     indexes: list[int] = field(default_factory=list)
     """Of each document, its index among the records of the Part."""
@@ -79,6 +81,8 @@ class Records:
         return str(self.location(self.indexes[piece], offset))
 
     def origins(self, found: Pieces) -> list[int]:
+        if self.first is not None:
+            return [self.first + index for index in self.indexes[: len(found.data)]]
         return [self.location(index, offset).record for index, offset in zip(self.indexes, found.offsets)]
 
     def _keys(self) -> list[int]:

@@ -47,6 +47,8 @@ class TextRules:
     """Split running text by passages of about this size; None: split by whole documents."""
     border: int | None
     """For a split by offset: the byte of the whole input where a passage must begin, as near as the text allows."""
+    exact_border: bool = False
+    """The passage begins at that very byte, by force: tokens there may differ from those of the whole text."""
     max_run_bytes: int
     block_bytes: int
     on_error: OnError = "stop"

@@ -299,7 +299,7 @@ def _refuse_half_a_document(reader: Reader, begin: int, separator: bytes) -> Non
     complaint = utf8.find_end(reader, begin, separator)[2]
     if complaint is not None:
         raise InputError(
-            f"{show(reader.path)}: half of the document that begins at byte {begin:,} is already written, and {complaint}, so it can no longer be skipped; pass --on-error replace to resume, or start again with --overwrite"
+            f"{show(reader.path)}: part of the document that begins at byte {begin:,} has already been written, and {complaint}, so it can no longer be skipped; pass --on-error replace to resume, or start again with --overwrite"
         )
 
 

@@ -164,7 +164,7 @@ def _counts(file: StoredFile, offsets: Positions, itemsize: int) -> Positions:
     if not counts.all():
         odd = int(np.flatnonzero(counts == 0)[0])
         raise InputError(
-            f"{show(file.path)}: sample {odd:,} has {int(sizes[odd]):,} bytes, which is not a row of tokens of {itemsize} bytes; it is damaged, or has more than one axis"
+            f"{show(file.path)}: sample {odd:,} has {int(sizes[odd]):,} bytes, not a multiple of {itemsize}-byte tokens; the shard is damaged, or its arrays have more than one dimension"
         )
     return counts
 

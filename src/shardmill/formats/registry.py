@@ -44,6 +44,12 @@ class Format:
     trainer: str
     file: str
     """The name of a token file, with {split}, and {number} if there are shards."""
+    load: str
+    """The line that loads the result in the trainer, with {folder}, {dtype}, {itemsize} and {sample}."""
+    batch: int = 0
+    """The tokens that the trainer takes at a time by default, as its script names them in batch_name;"""
+    batch_name: str = ""
+    """it fails on a file with fewer."""
     shard_tokens: int | None = None
     eot_side: Literal["after", "before"] = "after"
     needs_eot: str = ""
@@ -56,7 +62,9 @@ class Format:
     only_uint16: str = ""
     """Why the trainer reads nothing but uint16, if so."""
     least_last: bool = False
-    """A short last shard is joined to the one before it."""
+    """A short last shard is joined to the one before it,"""
+    least_shards: int = 1
+    """but only if so many remain: fewer train shards stop the trainer."""
     sample_tokens: int | None = None
     """The tokens of a sample, if shards hold whole samples."""
     max_shard_bytes: int | None = None
@@ -108,7 +116,8 @@ class Output:
 
     format: Format
     shape: Shape
-    first_shard_is_val: bool
+    val_tokens: int
+    """The validation set is the first so many tokens; 0: it is chosen elsewhere."""
     index: bool
     provenance: bool
     tokenizer: str
@@ -182,6 +191,9 @@ _LLMC = Format(
     name="llmc",
     trainer="llm.c",
     file="fineweb_{split}_{number:06}.bin",
+    load='./train_gpt2cu -i "{folder}/fineweb_train_*.bin" -j "{folder}/fineweb_val_*.bin"',
+    batch=4 * 1024 + 1,
+    batch_name="B × T + 1",
     shard_tokens=_SHARD_TOKENS,
     eot_side="before",
     first_shard_is_val=True,
@@ -192,12 +204,27 @@ _LLMC = Format(
 FORMATS: dict[str, Format] = {
     found.name: found
     for found in (
-        Format(name="nanogpt", trainer="nanoGPT", file="{split}.bin"),
-        Format(name="shards", trainer="anything that reads raw integers", file="{split}-{number:05}.bin"),
+        Format(
+            name="nanogpt",
+            trainer="nanoGPT",
+            file="{split}.bin",
+            load='np.memmap("{folder}/train.bin", dtype=np.{dtype}, mode="r")',
+            batch=1024 + 1,
+            batch_name="block_size + 1",
+        ),
+        Format(
+            name="shards",
+            trainer="anything that reads raw integers",
+            file="{split}-{number:05}.bin",
+            load='np.memmap("{folder}/train-00000.bin", dtype=np.{dtype}, mode="r")',
+        ),
         Format(
             name="build-nanogpt",
             trainer="build-nanogpt",
             file="edufineweb_{split}_{number:06}.npy",
+            load='data_root = "{folder}"  # DataLoaderLite in train_gpt2.py',
+            batch=64 * 1024 + 1,
+            batch_name="B × T + 1",
             shard_tokens=_SHARD_TOKENS,
             eot_side="before",
             first_shard_is_val=True,
@@ -208,13 +235,18 @@ FORMATS: dict[str, Format] = {
             _LLMC,
             name="modded-nanogpt",
             trainer="modded-nanogpt",
+            load='train_files = "{folder}/fineweb_train_*.bin"; val_files = "{folder}/fineweb_val_*.bin"  # train_gpt.py',
+            batch=10_485_760,
+            batch_name="val_tokens",
             needs_eot=_ALIGNED,
+            least_shards=2,
             only_uint16="its loader reads files of version 1, which hold uint16",
         ),
         Format(
             name="megatron",
             trainer="Megatron-LM",
             file="{split}.bin",
+            load="--train-data-path {folder}/train --valid-data-path {folder}/val",
             wide_from=65500,
             sidecars={"{split}.idx": "megatron-index"},
             bytes_per_document=20,
@@ -224,6 +256,7 @@ FORMATS: dict[str, Format] = {
             name="datatrove",
             trainer="datatrove, nanotron",
             file="{split}.ds",
+            load='DatatroveFolderDataset("{folder}", seq_len, filename_pattern="*train.ds", token_size={itemsize})',
             sidecars={"{split}.ds.index": "ends", "{split}.ds.metadata": "metadata"},
             bytes_per_document=8,
         ),
@@ -231,6 +264,7 @@ FORMATS: dict[str, Format] = {
             name="olmo",
             trainer="OLMo-core",
             file="{split}-{number:05}.npy",
+            load='NumpyFSLDatasetConfig.glob("{folder}/train-*.npy", dtype=NumpyDatasetDType.{dtype}, ...)',
             shard_tokens=1 << 30,
             sidecars={"{split}-{number:05}.csv.gz": "rows", "{split}.rows": "rows"},
             bytes_per_document=24 + 80,
@@ -240,6 +274,7 @@ FORMATS: dict[str, Format] = {
             name="mds",
             trainer="mosaicml-streaming, LLM Foundry",
             file="{split}/shard.{number:05}.mds",
+            load='StreamingDataset(local="{folder}", split="train", batch_size=8)',
             shard_tokens=_STREAMED_TOKENS,
             header=mds_litdata.mds_header,
             least_last=True,
@@ -252,6 +287,7 @@ FORMATS: dict[str, Format] = {
             name="litdata",
             trainer="litdata, LitGPT",
             file="{split}/chunk-0-{number:01}.bin",
+            load='StreamingDataset("{folder}/train", item_loader=TokensLoader(block_size={sample}))',
             shard_tokens=_STREAMED_TOKENS,
             header=mds_litdata.litdata_header,
             least_last=True,
@@ -290,9 +326,14 @@ def check(spec: Spec) -> Format:
         raise UsageError(f"--sample-tokens: the format {found.name} has no samples; leave it out")
     if spec.split == "first-shard" and not found.sharded:
         raise UsageError(f"--split first-shard: --format {found.name} has no shards; choose hash, head or tail")
-    if split_mode(found, spec.split) == "first-shard" and spec.val_fraction not in (0, VAL_FRACTION):
+    first = split_mode(found, spec.split) == "first-shard"
+    if first and spec.val_fraction not in (0, VAL_FRACTION):
         raise UsageError(
-            f"--val-fraction {spec.val_fraction}: in --format {found.name} the first shard is the validation set, whatever fraction that is; pass --split hash to choose a fraction, or choose its size with --shard-tokens"
+            f"--val-fraction {spec.val_fraction}: in --format {found.name} the first shard is the validation set, whatever fraction that is; choose its length with --val-tokens, or pass --split hash to choose a fraction"
+        )
+    if spec.val_tokens is not None and not first:
+        raise UsageError(
+            f"--val-tokens: is the length of a first shard that is the validation set, and here documents are chosen; pass --val-fraction instead{', or --split first-shard' if found.sharded else ''}"
         )
     if found.needs_eot and spec.eot not in ("auto", found.eot_side):
         raise UsageError(f"--eot {spec.eot}: {found.trainer} cannot train on it: {found.needs_eot}; leave --eot out")
@@ -301,21 +342,21 @@ def check(spec: Spec) -> Format:
     return found
 
 
-def plan_output(spec: Spec, tokenizer: Tokenizer, sources: Sequence[str], input_bytes: int) -> Output:
+def plan_output(spec: Spec, tokenizer: Tokenizer, sources: Sequence[str]) -> Output:
     """What the writer of this job must know; an error if the tokens do not fit the format."""
     found = check(spec)
     dtype = choose_dtype(found, tokenizer.size, tokenizer.name, spec.dtype)
     shape = choose_shape(found, dtype, spec.shard_tokens, spec.sample_tokens)
     first = split_mode(found, spec.split) == "first-shard" and spec.val_fraction > 0
-    if first and shape.shard_tokens is not None and input_bytes < shape.shard_tokens:
+    val_tokens = (spec.val_tokens or shape.shard_tokens or 0) if first else 0
+    if shape.shard_tokens is not None and val_tokens > shape.shard_tokens:
         raise UsageError(
-            f"--format {found.name}: the input has {input_bytes:,} bytes, which is at most about as many tokens, and the first shard of {shape.shard_tokens:,} tokens is the validation set: nothing would be left to train on. "
-            f"Pass a smaller --shard-tokens (say {max(1, input_bytes // 100):,}), or --split hash"
+            f"--val-tokens {val_tokens:,}: the validation set is one shard, and a shard has at most {shape.shard_tokens:,} tokens; pass a larger --shard-tokens, or at most that"
         )
     return Output(
         format=found,
         shape=shape,
-        first_shard_is_val=first,
+        val_tokens=val_tokens,
         index=spec.index,
         provenance=spec.provenance,
         tokenizer=tokenizer.name,
@@ -345,10 +386,7 @@ def choose_shape(found: Format, dtype: TokenType, shard_tokens: int | None, samp
     if sample is not None and tokens is not None:
         if shard_tokens is None:
             tokens = min(max(tokens // sample, 1), _MOST_SAMPLES) * sample
-        if tokens % sample:
-            raise UsageError(
-                f"--shard-tokens {tokens:,}: a shard holds whole samples of {sample:,} tokens (--sample-tokens); use {-(-tokens // sample) * sample:,}"
-            )
+        tokens = -(-tokens // sample) * sample
         if tokens // sample > _MOST_SAMPLES:
             raise UsageError(
                 f"--shard-tokens {tokens:,}: makes {tokens // sample:,} samples of {sample:,} tokens, and a shard holds at most {_MOST_SAMPLES:,}; pass at most {_MOST_SAMPLES * sample:,}"

@@ -54,7 +54,8 @@ class ShardFiles:
 
     def finish(self) -> None:
         """Join a last shard that is too short to the one before it, and correct the header of the last one."""
-        if len(self._sizes) > 1 and self._sizes[-1] < self._output.least_tokens:
+        least = self._output.format.least_shards if self._split == "train" else 1
+        if len(self._sizes) > least and self._sizes[-1] < self._output.least_tokens:
             self._join_last()
         if self._sizes and (header := self._output.header(self._sizes[-1])) != self._full_header():
             self._files.patch(self._name(len(self._sizes) - 1), header)
@@ -107,11 +108,10 @@ class FormatWriter:
         self._files, self._output = files, output
         self._splits = {split: ShardFiles(files, output, split, extra or {}, finished=finished) for split in SPLITS}
         self._sidecars = sidecars_of(output, files, finished=finished)
-        self._val_tokens = (output.shard_tokens or 0) if output.first_shard_is_val else 0
 
     def append(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance) -> None:
         """The next tokens of a split, where documents end among them, and where each of those came from."""
-        room = self._val_tokens - self._splits["val"].tokens
+        room = self._output.val_tokens - self._splits["val"].tokens
         if split == "train" and room > 0:  # the first shard is the validation set
             inside = int(np.searchsorted(ends, room, side="right"))
             self._append("val", ids[:room], ends[:inside], places[:inside])

@@ -110,7 +110,7 @@ class InputFiles(_Packed[InputFile]):
             self._folders.append(folder)
             self._folder = folder
         if self.total_bytes + size >= _LARGEST:
-            raise InputError("the sizes of the inputs add up to more than 8 EiB; check those of the largest")
+            raise InputError("the sizes of the inputs add up to more than 8 EiB; check the sizes of the largest files")
         self.total_bytes += size
         self._names.append(name)
         self._ends.append(self.total_bytes)

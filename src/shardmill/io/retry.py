@@ -69,7 +69,7 @@ class Retry:
             asked = f", and asks to wait {error.wait:.0f} s" if error.wait > limit else ""
             raise TemporaryError(
                 f"{show(self._path)}: {error}{where}{asked}; gave up after {now - self._since:.0f} s and {self._tries:,} tries. "
-                "Check the network and the spelling, then run the same command again to resume."
+                "Check the network and the spelling of the URL, then run the same command again to resume."
             )
         if now + pause - self._since > _QUIET_SECONDS:
             _log.warning("%s: %s%s; trying again in %.0f s", show(self._path), error, where, pause)

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import xxhash
 
+from shardmill.documents import utf8
 from shardmill.documents.pieces import Position
-from shardmill.errors import OutputError, ShardmillError, TemporaryError, UsageError
+from shardmill.errors import OutputError, TemporaryError, UsageError
 from shardmill.io import storage
 from shardmill.io.reading import open_input
 from shardmill.job import plan
 from shardmill.job.job import Job, find, make_job
+from shardmill.job.notes import notes_before
 from shardmill.spec import Limits, Spec
 from shardmill.system.names import is_url, show
 from shardmill.tokens.encoder import Encoder
@@ -26,8 +28,6 @@ _SAMPLE_BYTES = 16 << 10
 _FILES = 16
 _WHOLE_FILES = 4096
 _MOST_COMPRESSED = 20
-_HINT_BYTES = 4 << 20
-_HINT_LEAST = 3
 # Reading, checking and writing in addition to encoding, and start-up; rough measurements.
 _OVERHEAD = 1.25
 _START_SECONDS = 0.4
@@ -35,8 +35,6 @@ _START_SECONDS = 0.4
 _FILE_SECONDS = 35e-6
 # Shards wait here for an object store that is slow; they should not fill up the user's disk.
 _MOST_STAGED = 32 << 30
-# Separators that are common in text files. The last is weak, so it must be frequent.
-_LIKELY_SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "\n\n\n")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,22 +90,10 @@ def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
 
 def estimate_job(job: Job, limits: Limits, written: int = 0) -> Estimate:
     """written is how many bytes of the result are on the disk already."""
-    small = job.total_bytes <= _SAMPLES * _SAMPLE_BYTES and len(job.files) <= _WHOLE_FILES
-    sampled = job.plain and not small
-    blocks = plan.blocks(job.files, job.rules) if job.plain else _first_blocks(job)
-    counted = _count(job, _samples(job) if sampled else _parsed(job, blocks))
-    if not sampled and sum(counted.sizes) == job.total_bytes:
-        documents, tokens = Range.exactly(sum(counted.documents)), Range.exactly(sum(counted.tokens))
-    else:
-        tokens = _extrapolate(counted.sizes, counted.tokens, job.total_bytes)
-        documents = _extrapolate(counted.sizes, counted.documents, job.total_bytes)
-        if job.rules.separator is None and job.plain:
-            documents = Range.exactly(int(np.count_nonzero(job.files.sizes)))
-    if job.eot_id is not None:
-        tokens = _combined(lambda tokens, ends: tokens + ends, tokens, documents)
+    counted, tokens, documents = _sampled(job)
     made = _combined(job.writes.bytes_of, tokens, documents)
     free = _free_bytes(job, limits, written)
-    notes = (job.engines.note, separator_hint(job), _space_warning(job, made, free))
+    notes = (*notes_before(job, lambda _: tokens), _space_warning(job, made, free))
     return Estimate(
         files=len(job.files),
         input_bytes=job.total_bytes,
@@ -124,6 +110,29 @@ def estimate_job(job: Job, limits: Limits, written: int = 0) -> Estimate:
         sampled_bytes=sum(counted.sizes),
         notes=tuple(filter(None, notes)),
     )
+
+
+def expected_tokens(job: Job) -> Range:
+    """How many tokens the result will have."""
+    return _sampled(job)[1]
+
+
+def _sampled(job: Job) -> tuple["_Counted", Range, Range]:
+    """Spans of the input, and from them the tokens and documents of all of it."""
+    small = job.total_bytes <= _SAMPLES * _SAMPLE_BYTES and len(job.files) <= _WHOLE_FILES
+    sampled = job.plain and not small
+    blocks = plan.blocks(job.files, job.rules) if job.plain else _first_blocks(job)
+    counted = _count(job, _samples(job) if sampled else _parsed(job, blocks))
+    if not sampled and sum(counted.sizes) == job.total_bytes:
+        documents, tokens = Range.exactly(sum(counted.documents)), Range.exactly(sum(counted.tokens))
+    else:
+        tokens = _extrapolate(counted.sizes, counted.tokens, job.total_bytes)
+        documents = _extrapolate(counted.sizes, counted.documents, job.total_bytes)
+        if job.rules.separator is None and job.plain:
+            documents = Range.exactly(int(np.count_nonzero(job.files.sizes)))
+    if job.eot_id is not None:
+        tokens = _combined(lambda tokens, ends: tokens + ends, tokens, documents)
+    return counted, tokens, documents
 
 
 def with_staging_limit(job: Job, limits: Limits, written: int = 0) -> Limits:
@@ -163,25 +172,6 @@ def refuse_without_space(spec: Spec, found: Estimate) -> None:
     )
 
 
-def separator_hint(job: Job) -> str | None:
-    """A note on text that looks like many documents in one file, if no separator was given."""
-    if job.rules.separator is not None or not job.plain:
-        return None
-    file = job.files[int(job.files.sizes.argmax())]
-    try:
-        with open_input(file) as reader:
-            head = reader.read(0, _HINT_BYTES)
-    except ShardmillError:  # the job reports it
-        return None
-    for separator in _LIKELY_SEPARATORS:
-        count = head.count(separator.encode())
-        if count >= (_HINT_LEAST if separator.strip() else 10 * _HINT_LEAST):
-            written = separator.replace("\n", "\\n")
-            part = "" if len(head) == file.size else f" in its first {len(head) >> 20} MiB"
-            return f"{show(file.path)} contains '{written}' {count:,} times{part}, but is read as one document; if it separates documents, pass --separator '{written}'"
-    return None
-
-
 def _free_bytes(job: Job, limits: Limits, written: int) -> int:
     free = storage.free_bytes(job.output) + written
     return min(free, limits.max_staging) if limits.max_staging is not None and is_url(job.spec.output) else free
@@ -192,7 +182,7 @@ def _least_disk(job: Job, made: Range, documents: Range) -> int:
     writes = job.writes
     if not is_url(job.spec.output) or writes.shard_tokens is None:
         return made.low
-    shards = (2 if writes.least_tokens else 1) + (1 if writes.first_shard_is_val else 0)
+    shards = (2 if writes.least_tokens else 1) + (1 if writes.val_tokens else 0)
     whole = shards * (writes.shard_tokens * writes.dtype.itemsize + writes.header_bytes)
     return min(made.low, whole + documents.low * writes.bytes_per_document)
 
@@ -222,9 +212,10 @@ def _count(job: Job, spans: Iterator[_Span]) -> _Counted:
     encoder, counted = Encoder(job.engines), _Counted()
     for size, texts, documents in spans:
         started = time.perf_counter()
-        tokens = len(encoder.encode(texts)[0])
+        begins = [True] * len(texts)
+        tokens = len(encoder.encode(texts, begins)[0])
         seen = time.perf_counter()
-        encoder.encode(texts)
+        encoder.encode(texts, begins)
         counted.seconds_new += seen - started
         counted.seconds_again += time.perf_counter() - seen
         counted.sizes.append(size)
@@ -238,7 +229,7 @@ def _parsed(job: Job, blocks: Iterator[plan.Block]) -> Iterator[_Span]:
     rules = dataclasses.replace(job.rules, on_error="skip")
     for block in blocks:
         found = [part.checked(rules).pieces(job.files.base(part.file), rules, lambda _: False) for part in block.parts]
-        texts = [piece for pieces in found for piece in pieces.data]
+        texts = [utf8.replaced(piece)[0] for pieces in found for piece in pieces.data]
         yield block.input_bytes, texts, sum(sum(pieces.begins) for pieces in found)
 
 

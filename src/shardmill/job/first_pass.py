@@ -64,6 +64,22 @@ def begin(
     return found
 
 
+def byte_of_character(reader: Reader, choose: Callable[[int], int]) -> int:
+    """The byte where a character begins, whose number is chosen by how many there are in all."""
+    counts = [_characters(data) for data in _windows(reader)]
+    wanted, at = choose(sum(counts)), 0
+    for number, count in enumerate(counts):
+        if wanted < count:
+            data = np.frombuffer(reader.read(at := number * _WINDOW, _WINDOW), np.uint8)
+            return at + int(np.flatnonzero(data & 0xC0 != 0x80)[wanted])
+        wanted -= count
+    return reader.size or 0
+
+
+def _characters(data: bytes) -> int:
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8) & 0xC0 != 0x80))
+
+
 def _has_records(files: InputFiles, rules: TextRules, enough: float) -> bool:
     """Whether a quick count, which is never too high, finds this many records."""
     for file in files:

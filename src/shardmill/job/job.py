@@ -1,5 +1,6 @@
 """A Spec → a Job: everything that is decided before the work starts, and the split."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,16 +24,16 @@ from shardmill.job import budget, first_pass, plan, split
 from shardmill.job.budget import Budget, Footprint
 from shardmill.job.split import Lowest, Splitter
 from shardmill.record import input_list
-from shardmill.spec import Limits, Spec, SplitMode
+from shardmill.spec import VAL_FRACTION, Limits, Spec, SplitMode
 from shardmill.system import machine
 from shardmill.system.names import is_url, show
 from shardmill.tokens.check import SHARE, Checker
-from shardmill.tokens.encoder import Encoder, Engines, choose_engines
-from shardmill.tokens.gigatoken import FEW_PIECES
+from shardmill.tokens.encoder import Engines, choose_engines
+from shardmill.tokens.reference import Later
 from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
 
-# The most that this process has resident before the first block when it is the command and nothing else.
-_OWN_BASE = 160 << 20
+# What nanoGPT's own script for Shakespeare takes.
+_NANOGPT_FRACTION = 0.1
 # The size that a pipe is assumed to have: too large for any shortcut.
 _UNKNOWN_BYTES = 1 << 40
 # Uploads hold their parts in memory, for two files at a time.
@@ -54,7 +55,7 @@ class Job:
     rules: TextRules
     writes: Output
     split: SplitMode
-    """hash, head or tail; if the first shard is val, hash with a fraction of 0."""
+    """hash, head or tail; if the first shard is val, hash with a fraction of 0; nanogpt is tail with an exact border."""
     val_fraction: float
     eot_id: int | None
     eot_side: str
@@ -93,11 +94,15 @@ def find(spec: Spec, limits: Limits) -> tuple[InputFiles, Tokenizer]:
     check_output_url(str(spec.output))
     files = find_inputs(map(str, spec.inputs), network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
     mode, fraction = _val_choice(spec)
+    if mode == "nanogpt" and (len(files) > 1 or spec.separator is not None):
+        raise UsageError(
+            "--split nanogpt: cuts one text in two, as nanoGPT's own script does; name one text file and no --separator, or choose --split tail"
+        )
     if files.pipes and mode != "hash" and fraction:
         raise UsageError(
             f"--split {mode} with {show(files.pipes[0].path)}: the length of a pipe, and so the {mode} of the text, is known only at its end; leave --split out, or save the data as a file first"
         )
-    return files, load(spec.tokenizer, limits.most_memory())
+    return files, load(spec.tokenizer, limits.most_memory(), limits.cache_folder())
 
 
 def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits, *, begins: bool = False) -> Job:
@@ -108,7 +113,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         )
     total = files.total_bytes if files.known else 0
     likely = total if files.known else _UNKNOWN_BYTES
-    writes = registry.plan_output(spec, tokenizer, files.paths, likely)
+    writes = registry.plan_output(spec, tokenizer, files.paths)
     mode, fraction = _val_choice(spec)
     separator = text.escaped(spec.separator) if spec.separator is not None else None
     probe = plan.probe(files, spec.input_format, spec.field)
@@ -122,7 +127,8 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         key=(lambda head, _: split.content_key(head, spec.seed)) if mode == "hash" else (lambda _, offset: offset),
         separator=separator,
         passage_bytes=split.passage_bytes(spec.passage_bytes, likely) if fraction else None,
-        border=split.border(mode, fraction, total) if fraction else None,
+        border=_border(mode, fraction, files) if fraction else None,
+        exact_border=mode == "nanogpt",
         max_run_bytes=spec.max_run_bytes,
         block_bytes=limits.block_bytes,
         on_error=spec.on_error,
@@ -136,10 +142,10 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     )
     early = begins and mode == "hash" and fraction and not files.special and probe.window <= LEAST_WINDOW
     with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
-        loading = pool.submit(choose_engines, tokenizer, limits.engine, likely, limits.cache_folder())
+        loading = pool.submit(choose_engines, tokenizer, limits.engine)
         begun = first_pass.begin(files, rules, fraction, plain=probe.plain, until=loading.done) if early else None
     engines = loading.result()
-    fitted = _fit_budget(spec, engines, limits, probe, files, many=not one_text)
+    fitted = _fit_budget(spec, engines, limits, probe, files)
     return Job(
         spec=spec,
         output=limits.work_folder(spec.output),
@@ -149,7 +155,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         engines=engines,
         rules=dataclasses.replace(rules, block_bytes=fitted.block_bytes),
         writes=writes,
-        split=mode,
+        split="tail" if mode == "nanogpt" else mode,
         val_fraction=fraction,
         eot_id=eot_id,
         eot_side=eot_side,
@@ -188,36 +194,53 @@ def choose_splitter(
 
 def _val_choice(spec: Spec) -> tuple[SplitMode, float]:
     """How text is split, and the fraction that is val: 0 if the first shard will be val."""
-    mode = registry.split_mode(registry.get(spec.format), spec.split)
-    return ("hash", 0.0) if mode == "first-shard" else (mode, spec.val_fraction)
+    mode, fraction = registry.split_mode(registry.get(spec.format), spec.split), spec.val_fraction
+    if mode == "nanogpt" and fraction == VAL_FRACTION:
+        fraction = _NANOGPT_FRACTION
+    return ("hash", 0.0) if mode == "first-shard" else (mode, fraction)
 
 
-def _fit_budget(
-    spec: Spec, engines: Engines, limits: Limits, probe: plan.Probe, files: InputFiles, *, many: bool
-) -> Budget:
-    """Measure what the libraries and one engine take on this machine, and fit the rest into the budget."""
-    engines.reference.encode(b"warm")
+def _border(mode: SplitMode, fraction: float, files: InputFiles) -> int | None:
+    """The byte of the whole input where val ends (head) or starts (tail, nanogpt)."""
+    if mode != "nanogpt":
+        return split.border(mode, fraction, files.total_bytes)
+    with reading.open_input(files[0]) as reader:
+        return first_pass.byte_of_character(reader, lambda count: int(count * (1 - fraction)))
+
+
+def _fit_budget(spec: Spec, engines: Engines, limits: Limits, probe: plan.Probe, files: InputFiles) -> Budget:
+    """Measure what the libraries and the engine take on this machine, and fit the rest into the budget.
+
+    As long as there is room for all that the reference might take, nobody waits until it is loaded.
+    """
+    reference, tokenizer = engines.reference, engines.tokenizer
+    if isinstance(reference, Later) and not reference.loaded:
+        fitted = None
+        with contextlib.suppress(UsageError):
+            fitted = _fitted(spec, engines, limits, probe, files, tokenizer.memory)
+        if fitted is not None and (fitted.workers, fitted.block_bytes) == (
+            limits.resolved_workers(),
+            limits.block_bytes,
+        ):
+            return fitted
+    reference.encode(b"warm")
     machine.give_back_freed_memory()
-    before = machine.rss()
-    first = Encoder(engines)
-    # Many pieces make the fast engine import one more library.
-    first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1))
-    # The native engine is loaded already, and does not grow.
-    engine = max(0, machine.rss() - before) if engines.guard is not None and engines.native is None else 0
-    del first
-    before -= files.nbytes
+    return _fitted(spec, engines, limits, probe, files, 0)
+
+
+def _fitted(spec: Spec, engines: Engines, limits: Limits, probe: plan.Probe, files: InputFiles, loading: int) -> Budget:
+    before = machine.rss() - files.nbytes
     buffers = max(map(reading.read_buffers, files.special), default=0)
     footprint = Footprint(
         base=before + buffers + (_UPLOAD_BUFFERS if is_url(spec.output) else 0),
+        loading=loading,
         files=files.nbytes,
-        engine=engine,
         reference=budget.REFERENCE_FACTOR[engines.tokenizer.kind] * spec.max_run_bytes,
         reading=probe.window + budget.COPIES_HELD * probe.held,
         block_byte=budget.PER_BLOCK_BYTE * (budget.REPLACED_FACTOR if spec.on_error == "replace" else 1),
         max_run=spec.max_run_bytes,
     )
-    max_memory = limits.resolved_memory()
-    if limits.max_memory is None:  # what a notebook or program held before does not count
-        max_memory += max(0, before - _OWN_BASE)
-        max_memory += max(0, min(footprint.reading + footprint.files, machine.memory() // 4 - max_memory))
-    return budget.fit(max_memory, limits.resolved_workers(), limits.block_bytes, footprint)
+    workers, max_memory = limits.resolved_workers(), limits.max_memory
+    if max_memory is None:
+        max_memory = budget.default(workers, limits.block_bytes, footprint, machine.memory())
+    return budget.fit(max_memory, workers, limits.block_bytes, footprint)

@@ -24,9 +24,9 @@ from shardmill.io.lock import locked
 from shardmill.job import destination as destinations
 from shardmill.job.block import Milled
 from shardmill.job.destination import Destination
-from shardmill.job.estimate import check_space, with_staging_limit
+from shardmill.job.estimate import check_space, expected_tokens, with_staging_limit
 from shardmill.job.job import Job, choose_splitter, describe, find, make_job, versions
-from shardmill.job.notes import notes_on
+from shardmill.job.notes import notes_before, notes_on
 from shardmill.job.plan import refuse_changed_in_part
 from shardmill.job.split import Splitter
 from shardmill.job.truncate import Truncation
@@ -64,6 +64,24 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """What a job will do; passed to on_start when everything is decided, before the work."""
+
+    files: int
+    total_bytes: int
+    """0 if a pipe is among them."""
+    tokenizer: str
+    engine: str
+    workers: int
+    max_memory: int
+    output: Path | str
+    resumed_bytes: int
+    """How much of the input an earlier run did."""
+    notes: tuple[str, ...]
+    """What may make the user change the command."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """What prepare did. run holds what may differ from run to run; it is also in run.json."""
 
@@ -79,6 +97,7 @@ def prepare(
     spec: Spec,
     *,
     limits: Limits | None = None,
+    on_start: Callable[[Start], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     overwrite: bool = False,
 ) -> Result:
@@ -116,15 +135,30 @@ def prepare(
         unfinished = destinations.left_by_earlier_run(destination, job, overwrite=overwrite)
         written = unfinished.bytes if unfinished else 0
         limits = with_staging_limit(job, limits, written)
-        warning = check_space(job, limits, written)
+        notes = tuple(filter(None, (*notes_before(job, expected_tokens), check_space(job, limits, written))))
+        if on_start is not None:
+            on_start(_start_of(job, destination, unfinished, notes))
         if unfinished is None:
             destinations.make_room(destination, format, overwrite=overwrite)
             unfinished = Unfinished(overwrites=overwrite)
         made, output = _run(job, limits, destination, unfinished, report)
         run = output.run_report(time.perf_counter() - started)
         destinations.conclude(destination, made, run)
-    notes = tuple(note for note in (warning, *notes_on(job, made)) if note)
-    return Result(output=destination.target.shown, manifest=made, run=run, notes=notes)
+    return Result(output=destination.target.shown, manifest=made, run=run, notes=notes + notes_on(job, made))
+
+
+def _start_of(job: Job, destination: Destination, unfinished: Unfinished | None, notes: tuple[str, ...]) -> Start:
+    return Start(
+        files=len(job.files),
+        total_bytes=job.total_bytes,
+        tokenizer=job.spec.tokenizer,
+        engine=job.engines.name,
+        workers=job.budget.workers,
+        max_memory=job.budget.max_memory,
+        output=destination.target.shown,
+        resumed_bytes=unfinished.checkpoint.counts.input_bytes if unfinished else 0,
+        notes=notes,
+    )
 
 
 def _run(
@@ -308,7 +342,7 @@ def _manifest_of(job: Job, counts: Counts, writer: FormatWriter) -> Manifest:
     limited = job.spec.limit_documents is not None or job.spec.limit_tokens is not None
     if counts.input_bytes != job.total_bytes and job.files.known and not limited:  # I6
         raise ShardmillError(
-            f"{counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
+            f"only {counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
         )
     return Manifest(
         job=describe(job.spec, job.files, job.tokenizer),

@@ -72,7 +72,7 @@ def _as_claimed(corpus: Corpus, claims: Claims) -> Corpus:
         return corpus
     if corpus.eot_side != "none" or (size is not None and claims.eot_id >= size):
         raise UsageError(
-            f"--eot-id {claims.eot_id:,}: the manifest in {show(corpus.folder)} says end-of-text {corpus.eot_side}, id {corpus.eot_id}, and a vocabulary of {size}; leave it out"
+            f"--eot-id {claims.eot_id:,}: the manifest in {show(corpus.folder)} says end-of-text {corpus.eot_side}, id {corpus.eot_id}, and a vocabulary of {size}; drop --eot-id"
         )
     return dataclasses.replace(corpus, eot_id=claims.eot_id)
 
@@ -204,7 +204,7 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
     return Output(
         format=found,
         shape=registry.choose_shape(found, dtype, shard_tokens, sample_tokens),
-        first_shard_is_val=False,
+        val_tokens=0,
         index=target.index or (same and all(corpus.manifest.job["choices"].get("index") for corpus in corpora)),
         provenance=all(corpus.sidecar("places", name) for corpus in corpora for name in SPLITS if name in corpus),
         tokenizer=tokenizer,
@@ -242,16 +242,16 @@ def _refuse_unknown_documents(corpus: Corpus, output: Output, side: str) -> None
     moves = side != corpus.eot_side
     if moves and corpus.eot_id is None:
         raise UsageError(
-            f"{show(corpus.folder)}: the end-of-text token is unknown, so it cannot be moved from {corpus.eot_side} to {side}; name it with --eot-id, or leave it with --eot {corpus.eot_side}"
+            f"{show(corpus.folder)}: the end-of-text token is unknown, so it cannot be moved from {corpus.eot_side} to {side}; name it with --eot-id, or keep it where it is with --eot {corpus.eot_side}"
         )
     if moves and any(split.cuts for split in corpus.values()):
         raise UsageError(
-            f"{show(corpus.folder)}: is a merge of outputs whose first shard ends inside a document, so end-of-text tokens cannot be moved from {corpus.eot_side} to {side}; convert those outputs first and merge the results, or leave the tokens with --eot {corpus.eot_side}"
+            f"{show(corpus.folder)}: is a merge of outputs whose first shard ends inside a document, so end-of-text tokens cannot be moved from {corpus.eot_side} to {side}; convert those outputs first and merge the results, or keep the tokens where they are with --eot {corpus.eot_side}"
         )
     divided = len(corpus) > 1 and bool(corpus.manifest.counts.passages)
     if divided and moves and side != "none":
         raise UsageError(
-            f"{show(corpus.folder)}: holds running text divided between train and val, and which of them has the {'end' if side == 'after' else 'beginning'} of a document is unknown, so end-of-text tokens cannot be moved from {corpus.eot_side} to {side}; leave them with --eot {corpus.eot_side}, or prepare it again in that format"
+            f"{show(corpus.folder)}: holds running text divided between train and val, and which of them has the {'end' if side == 'after' else 'beginning'} of a document is unknown, so end-of-text tokens cannot be moved from {corpus.eot_side} to {side}; keep them where they are with --eot {corpus.eot_side}, or prepare it again in that format"
         )
     if not (moves or output.format.needs_ends or output.index):
         return
@@ -308,7 +308,7 @@ def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict
         "provenance": output.index and output.provenance,
         "eot": side,
     }
-    in_order = choices.get("split") in ("first-shard", "head", "tail")
+    in_order = choices.get("split") in ("first-shard", "head", "tail", "nanogpt")
     if made_by == "convert" and not in_order and stream_order(corpora[0]) is not None:
         choices["split"] = "first-shard"
     elif made_by == "merge" and in_order:

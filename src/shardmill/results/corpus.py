@@ -24,8 +24,9 @@ from shardmill.record.manifest import Manifest
 from shardmill.results import document_index
 from shardmill.results.document_index import Ends
 from shardmill.system.names import show
+from shardmill.tokens.names import BUNDLED
 from shardmill.tokens.reference import Reference, load_reference
-from shardmill.tokens.tokenizer import ALIASES, ENCODINGS, Tokenizer, load
+from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, load
 
 # Tokens read at a time: few enough to stay in a core's cache until they are hashed and written.
 CHUNK_TOKENS = 256 << 10
@@ -244,7 +245,7 @@ class Corpus(Mapping[str, Split]):
         name = self.tokenizer or job["choices"].get("tokenizer")
         if name is None:
             raise UsageError(f"{show(self.folder)}: the tokenizer that made it is unknown, so it cannot be decoded")
-        if self.tokenizer is None and ALIASES.get(name, name) not in ENCODINGS:
+        if self.tokenizer is None and BUNDLED.get(name, name) not in ENCODINGS:
             raise UsageError(
                 f"{show(self.folder)}: was made with the tokenizer {show(name)}; pass the path of its tokenizer.json with --tokenizer (in Python: tokenizer=...)"
             )
@@ -296,7 +297,9 @@ def corpus_of(fileset: FileSet, tokenizer: str | None = None) -> Corpus:
         )
     found = FORMATS.get(str(made.job["choices"].get("format", "nanogpt")))
     if found is None:
-        raise InputError(f"{show(folder)}: the manifest names a format that this version does not know")
+        raise InputError(
+            f"{show(folder)}: the manifest names a format that this version does not know; upgrade shardmill"
+        )
     vocabulary = made.job.get("vocabulary_size")
     if made.dtype == "uint16" and isinstance(vocabulary, int) and vocabulary > 1 << 16:
         raise InputError(
@@ -315,7 +318,9 @@ def corpus_of(fileset: FileSet, tokenizer: str | None = None) -> Corpus:
 def _shape_of(folder: Path | str, made: Manifest, found: Format, dtype: TokenType) -> Shape:
     asked = [made.job["choices"].get(name) for name in ("shard_tokens", "sample_tokens")]
     if not all(number is None or number > 0 for number in asked):
-        raise InputError(f"{show(folder)}: the manifest says {asked}, not how many tokens a shard and a sample have")
+        raise InputError(
+            f"{show(folder)}: the manifest has no valid shard_tokens and sample_tokens (found {asked}); it is damaged: prepare the output again"
+        )
     return choose_shape(found, dtype, *asked)
 
 
@@ -328,7 +333,7 @@ def _split_of(fileset: FileSet, made: Manifest, found: Format, shape: Shape, nam
             fits = file.size == shard.bytes == offset + shard.tokens * shape.dtype.itemsize
             if not fits or shard.bytes > (found.max_shard_bytes or shard.bytes):
                 raise InputError(
-                    f"{show(file.path)}: has {file.size:,} bytes, and the manifest says {shard.bytes:,} with {shard.tokens:,} tokens; it was changed or truncated. Prepare it again"
+                    f"{show(file.path)}: has {file.size:,} bytes, but the manifest says {shard.bytes:,} with {shard.tokens:,} tokens; it was changed or truncated. Prepare it again"
                 )
             local = isinstance(fileset.folder, Path)
             if found.header and local and file.read(0, offset) != found.header(shard.tokens, shape):

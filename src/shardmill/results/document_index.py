@@ -82,7 +82,7 @@ def read_rows(files: Iterable[RowsFile]) -> Iterator[tuple[int, str, int]]:
                 pending, end = (number, path, int(position)), part.base + int(after)
         except (ValueError, csv.Error, zlib.error) as e:
             raise InputError(
-                f"{show(part.file.path)}: its rows do not describe {part.tokens:,} tokens ({show(str(e))}); it is damaged, or belongs to other tokens"
+                f"{show(part.file.path)}: its rows do not add up to {part.tokens:,} tokens ({show(str(e))}); it is damaged, or belongs to other tokens"
             ) from e
     if pending is not None:
         yield end, pending[1], pending[2]
@@ -112,7 +112,7 @@ def open_megatron(file: StoredFile, token_bytes: int) -> MegatronEnds:
     head, path = file.read(0, MEGATRON_HEADER), file.path
     if head[:9] != b"MMIDIDX\0\0" or len(head) < MEGATRON_HEADER:
         raise InputError(
-            f"{show(path)}: begins with {head[:9]!r}, and a Megatron index with {b'MMIDIDX' + bytes(2)!r}; name the right format with --from-format"
+            f"{show(path)}: starts with {head[:9]!r}, but a Megatron index starts with {b'MMIDIDX' + bytes(2)!r}; name the right format with --from-format"
         )
     version, code, sequences, numbers = struct.unpack("<QBQQ", head[9:])
     itemsize = {code: itemsize for itemsize, code in MEGATRON_CODES.items()}.get(code)
@@ -155,7 +155,7 @@ def document(ends: Ends, number: int) -> tuple[int, int]:
             start, end = (before, *part.read(max(0, left - 1), 2 if left else 1).tolist())[-2:]
             if not before <= start <= end <= part.base + part.tokens:
                 raise InputError(
-                    f"{show(part.file.path)}: document {number:,} does not lie within the tokens; it is damaged"
+                    f"{show(part.file.path)}: document {number:,} ends outside the token file; the index is damaged"
                 )
             return start, end
         left, before = left - part.count, part.base + part.tokens

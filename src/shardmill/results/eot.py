@@ -26,6 +26,7 @@ _ORDERS: dict[str, tuple[SplitName, SplitName]] = {
     "first-shard": ("val", "train"),
     "head": ("val", "train"),
     "tail": ("train", "val"),
+    "nanogpt": ("train", "val"),
 }
 
 Documents = Iterator[tuple[Positions, Provenance]]

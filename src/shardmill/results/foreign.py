@@ -83,7 +83,7 @@ def check_claims(folder: Path | str, dtype: TokenType, claims: Claims) -> None:
         )
     if claims.eot_id is not None and claims.eot_id >> 8 * dtype.itemsize:
         raise UsageError(
-            f"--eot-id {claims.eot_id:,}: the files in {show(folder)} hold {dtype.name}, which ends at {(1 << 8 * dtype.itemsize) - 1:,}"
+            f"--eot-id {claims.eot_id:,}: the files in {show(folder)} hold {dtype.name}, whose largest id is {(1 << 8 * dtype.itemsize) - 1:,}; check --eot-id and --from-dtype"
         )
 
 

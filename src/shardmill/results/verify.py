@@ -308,7 +308,7 @@ def _verify_source(
         problems = (e.problem,)
     except MismatchError as e:
         problems = (Problem(file="source", what=str(e)),)
-    by_reference = comparison.input_bytes if job.engines.guard is None else comparison.checked_bytes
+    by_reference = comparison.input_bytes if job.engines.ours is None else comparison.checked_bytes
     return dataclasses.replace(
         checked, problems=problems, source_bytes=comparison.input_bytes, reference_bytes=by_reference
     )
@@ -338,7 +338,7 @@ class _Comparison:
         self.input_bytes = self.checked_bytes = 0
         self._corpus = corpus
         self._at: dict[SplitName, int] = {"train": 0, "val": 0}
-        self._first = self._length("val") if job.writes.first_shard_is_val else 0
+        self._first = self._length("val") if job.writes.val_tokens else 0
         self._val = False
 
     def write(self, milled: Milled) -> bool:

@@ -288,11 +288,16 @@ def _adjacent_pairs(vocabulary: Iterable[bytes] | None) -> Flags:
     """flags[a << 8 | b]: some token contains byte a directly before byte b."""
     if vocabulary is None:
         return np.ones(1 << 16, np.bool_)
-    flags = np.zeros(1 << 16, np.bool_)
     tokens = list(vocabulary)
     ends = np.cumsum([len(token) for token in tokens])
-    joined = np.frombuffer(b"".join(tokens), np.uint8).astype(np.uint16)  # small: a vocabulary may have many tokens
-    if len(joined):
+    return adjacent_bytes(np.frombuffer(b"".join(tokens), np.uint8), ends)
+
+
+def adjacent_bytes(joined: npt.NDArray[np.uint8], ends: npt.NDArray[np.integer[Any]]) -> Flags:
+    """The same for tokens one after the other, and where each ends."""
+    flags = np.zeros(1 << 16, np.bool_)
+    if len(ends):
+        joined = joined[: ends[-1]].astype(np.uint16)  # small: a vocabulary may have many tokens
         pairs = joined[:-1] << 8 | joined[1:]
         inside = np.ones(len(pairs), np.bool_)
         inside[ends[:-1] - 1] = False

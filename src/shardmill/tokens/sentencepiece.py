@@ -1,18 +1,16 @@
 """SentencePiece-style byte pair encoding, which has no words: a Model → an engine, compiled from native/sp*.c."""
 
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from functools import lru_cache
-from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from shardmill.errors import ShardmillError
 from shardmill.system import compiled
 from shardmill.tokens.added import Added
-from shardmill.tokens.model import AddedToken, Model
+from shardmill.tokens.model import AddedToken, Model, Texts
 from shardmill.tokens.native import VERSION
 from shardmill.tokens.reference import Ids, TokenCounts
 
@@ -38,11 +36,11 @@ _REASONS = {
 
 class _Vocabulary(Structure):
     _fields_ = (
-        ("text", c_char_p),
+        ("text", c_void_p),
         ("offsets", c_void_p),
         ("ids", c_void_p),
         ("count", c_uint32),
-        ("merge_text", c_char_p),
+        ("merge_text", c_void_p),
         ("merge_offsets", c_void_p),
         ("merges", c_uint32),
     )
@@ -54,16 +52,18 @@ def why_not(model: Model) -> str | None:
         return "the native engine was not compiled when shardmill was installed; install a C compiler, then reinstall shardmill"
     if model.merges is None or model.whole_words:
         return "its tokens do not come of merges alone"
-    if _UNDERLINE not in model.vocabulary:
+    vocabulary = model.vocabulary
+    if _UNDERLINE not in vocabulary:
         return "its vocabulary has no token for a blank"
     for byte in range(256):
         char = _UNDERLINE if byte == 0x20 else bytes([byte])
-        spelled = byte < 0x80 and char in model.vocabulary
-        if b"<0x%02X>" % byte not in model.vocabulary and byte not in _NEVER_IN_TEXT and not spelled:
+        spelled = byte < 0x80 and char in vocabulary
+        if b"<0x%02X>" % byte not in vocabulary and byte not in _NEVER_IN_TEXT and not spelled:
             return f"its vocabulary has no token for byte {byte:#04x}, so that characters may be unknown"
     if any(token.normalized and not token.special for token in model.added):
         return "it has added tokens that are looked for in the normalized text"
-    sizes = np.fromiter(map(len, model.vocabulary), np.int64, len(model.vocabulary))
+    offsets = model.tokens.offsets.astype(np.int64)
+    sizes = offsets[1:] - offsets[:-1]
     if len(sizes) >= _TOO_MANY or sizes.max() > _LONGEST_TOKEN or (sizes * sizes).sum() > _MOST_WORK:
         return "its vocabulary has too many or too long tokens"
     return None
@@ -81,12 +81,11 @@ class SentencePiece:
         closed[[] if model.prepend else _closed_bytes(tokens)] = 1
         added = Added(tokens) if tokens else None
         prepend = _NEVER if not model.prepend else _FIRST if model.metaspace else _EACH
-        vocabulary, arrays = _vocabulary(model)
+        vocabulary, _parts = _vocabulary(model)
         why = c_int(0)
         pointer = added.pointer if added else None
         self._library = library
         self._engine = library.sp_new(byref(vocabulary), pointer, closed.ctypes, prepend, portable, small, byref(why))
-        del arrays
         if not self._engine:
             raise ShardmillError(_REASONS[why.value])
         weakref.finalize(self, _free, library, self._engine, added)
@@ -137,29 +136,20 @@ def _closed_bytes(tokens: Sequence[AddedToken]) -> list[int]:
     return sorted(map(ord, alone))
 
 
-def _vocabulary(model: Model) -> tuple[_Vocabulary, list[object]]:
-    """The vocabulary and merges as C takes them, and the arrays that must live as long."""
+def _vocabulary(model: Model) -> tuple[_Vocabulary, Texts]:
+    """The vocabulary and merges as C takes them, and the parts of the merges, which must live as long."""
     assert model.merges is not None
-    ids = np.fromiter(model.vocabulary.values(), np.uint32, len(model.vocabulary))
-    offsets = _offsets(model.vocabulary)
-    parts = list(chain.from_iterable(model.merges))
-    merge_offsets = _offsets(parts)
+    parts = model.tokens.take(model.merges.ravel())
     made = _Vocabulary(
-        b"".join(model.vocabulary),
-        offsets.ctypes.data,
-        ids.ctypes.data,
-        len(ids),
-        b"".join(parts),
-        merge_offsets.ctypes.data,
+        model.tokens.joined.ctypes.data,
+        model.tokens.offsets.ctypes.data,
+        model.ids.ctypes.data,
+        len(model.tokens),
+        parts.joined.ctypes.data,
+        parts.offsets.ctypes.data,
         len(model.merges),
     )
-    return made, [ids, offsets, merge_offsets]
-
-
-def _offsets(texts: Collection[bytes]) -> npt.NDArray[np.uint32]:
-    offsets = np.zeros(len(texts) + 1, np.uint32)
-    np.cumsum(np.fromiter(map(len, texts), np.uint32, len(texts)), out=offsets[1:])
-    return offsets
+    return made, parts
 
 
 @lru_cache(maxsize=1)

@@ -71,6 +71,7 @@ class RowsPart:
             rules=rules,
             location=lambda index, _: Location(path=self.of.path, row=self.row + index),
             job_offset=self.of.base + first,
+            first=self.row,
         )
         count = len(self.values)
         by_position = rules.border is not None  # otherwise it does not matter where rows begin

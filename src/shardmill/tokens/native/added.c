@@ -151,7 +151,7 @@ static size_t next_beginning(const Added *a, const u8 *s, size_t at, size_t size
 }
 
 /* The code point that begins at s, and its size; no byte at `end` or behind is read. */
-static u32 point_at(const u8 *s, const u8 *end, size_t *size)
+static u32 character_at(const u8 *s, const u8 *end, size_t *size)
 {
     u32 lead = *s, n = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
     u32 point = n == 1 ? lead : lead & (0x7Fu >> n);
@@ -187,9 +187,9 @@ static int is_word(const Added *a, u32 point)
 static int stands_alone(const Added *a, const u8 *text, size_t size, size_t start, size_t end)
 {
     size_t n;
-    if (start && is_word(a, point_at(character_before(text, text + start), text + start, &n)))
+    if (start && is_word(a, character_at(character_before(text, text + start), text + start, &n)))
         return 0;
-    return end == size || !is_word(a, point_at(text + end, text + size, &n));
+    return end == size || !is_word(a, character_at(text + end, text + size, &n));
 }
 
 static size_t space_before(const u8 *text, size_t start)
@@ -197,7 +197,7 @@ static size_t space_before(const u8 *text, size_t start)
     size_t n;
     while (start) {
         const u8 *p = character_before(text, text + start);
-        if (!is_space(point_at(p, text + start, &n)))
+        if (!is_space(character_at(p, text + start, &n)))
             break;
         start = (size_t)(p - text);
     }
@@ -207,7 +207,7 @@ static size_t space_before(const u8 *text, size_t start)
 static size_t space_behind(const u8 *text, size_t size, size_t end)
 {
     size_t n;
-    while (end < size && is_space(point_at(text + end, text + size, &n)))
+    while (end < size && is_space(character_at(text + end, text + size, &n)))
         end += n;
     return end;
 }

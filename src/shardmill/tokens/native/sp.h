@@ -14,7 +14,6 @@
 #include "added.h"
 
 enum {
-    SYMBOL_BITS = 20,
     NO_SYMBOL = (1 << SYMBOL_BITS) - 1,
     PIECE_BYTES = 16, /* the longest key of the table of pieces */
     PIECE_IDS = 5,
