@@ -62,9 +62,9 @@ struct Sp {
     u32 symbols, merged_symbols; /* those of merges come first, by rank; then characters */
     u32 *ids;                    /* of symbols */
     u16 page[POINTS >> 8];
-    u32 *pages; /* code points → symbols, NO_SYMBOL without a token */
+    u32 *pages; /* code points → characters: their symbols, or NO_SYMBOL without a token, and the flags below */
     u32 byte_id[256];
-    u32 ascii[128]; /* symbols of ASCII; that of a blank is that of U+2581 */
+    u32 ascii[128]; /* the characters of ASCII; that of a blank is that of U+2581 */
     u32 ascii_pairs[128 * 128];
     u8 apart[128][128]; /* whether text is cut between two bytes */
     u64 *joined;        /* a bit for the hash of two symbols side by side in a live token */
@@ -89,6 +89,11 @@ struct Sp {
  * unless a blank or U+2581 is there already. */
 enum { PREPEND_NEVER, PREPEND_EACH, PREPEND_FIRST };
 
+/* Whether a live token has this character behind another, or before one. */
+#define JOINS_LEFT (1u << 31)
+#define JOINS_RIGHT (1u << 30)
+#define SYMBOL(character) ((character) & NO_SYMBOL)
+
 static inline u64 hash_symbols(u64 pair)
 {
     return mix(pair ^ 0x2545F4914F6CDD1Dull, HASH0);
@@ -107,13 +112,13 @@ static inline u32 merged_symbol(const Sp *e, u32 left, u32 right)
     return found >> SYMBOL_BITS == pair ? (u32)found & NO_SYMBOL : (u32)NO_SYMBOL;
 }
 
-static inline u32 symbol_of(const Sp *e, u32 point)
+static inline u32 character_of(const Sp *e, u32 point)
 {
     return e->pages[(u32)e->page[point >> 8] << 8 | (point & 255)];
 }
 
-/* The symbol of the character at s, of which four bytes may be read, and its size. */
-static inline u32 symbol_at(const Sp *e, const u8 *s, u32 *size)
+/* The character at s, of which four bytes may be read, and its size. */
+static inline u32 character_at(const Sp *e, const u8 *s, u32 *size)
 {
     u32 next;
     if (*s < 0x80) {
@@ -123,36 +128,38 @@ static inline u32 symbol_at(const Sp *e, const u8 *s, u32 *size)
     memcpy(&next, s, 4);
     if (*s < 0xE0) {
         *size = 2;
-        return symbol_of(e, (next & 31) << 6 | (next >> 8 & 63));
+        return character_of(e, (next & 31) << 6 | (next >> 8 & 63));
     }
     if (*s < 0xF0) {
         *size = 3;
-        return symbol_of(e, (next & 15) << 12 | (next >> 8 & 63) << 6 | (next >> 16 & 63));
+        return character_of(e, (next & 15) << 12 | (next >> 8 & 63) << 6 | (next >> 16 & 63));
     }
     *size = 4;
-    return symbol_of(e, (next & 7) << 18 | (next >> 8 & 63) << 12 | (next >> 16 & 63) << 6 | (next >> 24 & 63));
+    return character_of(e, (next & 7) << 18 | (next >> 8 & 63) << 12 | (next >> 16 & 63) << 6 | (next >> 24 & 63));
 }
 
 /* The same where no byte at `end` or behind may be read. */
-static inline u32 symbol_before(const Sp *e, const u8 *s, const u8 *end, u32 *size)
+static inline u32 character_before_end(const Sp *e, const u8 *s, const u8 *end, u32 *size)
 {
     u8 last[4] = {0};
     if (end - s >= 4)
-        return symbol_at(e, s, size);
+        return character_at(e, s, size);
     memcpy(last, s, (size_t)(end - s));
-    return symbol_at(e, last, size);
+    return character_at(e, last, size);
 }
 
 static inline u64 joined_bit(const Sp *e, u32 left, u32 right)
 {
-    return ((u64)left << 32 | right) * HASH0 >> e->joined_shift;
+    return ((u64)SYMBOL(left) << 32 | SYMBOL(right)) * HASH0 >> e->joined_shift;
 }
 
 /* Whether a live token may hold two characters side by side: a few more than do. */
 static inline int may_join(const Sp *e, u32 left, u32 right)
 {
+    if (!(left & JOINS_RIGHT) || !(right & JOINS_LEFT))
+        return 0;
     u64 bit = joined_bit(e, left, right);
-    return left != NO_SYMBOL && right != NO_SYMBOL && (e->joined[bit >> 6] >> (bit & 63) & 1);
+    return e->joined[bit >> 6] >> (bit & 63) & 1;
 }
 
 static inline u32 hash_piece(u64 k0, u64 k1)

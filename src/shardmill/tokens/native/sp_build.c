@@ -146,6 +146,11 @@ static int rank_merges(Building *b)
     return SP_GOOD;
 }
 
+static u32 *character_place(Sp *e, u32 point)
+{
+    return &e->pages[(u32)e->page[point >> 8] << 8 | (point & 255)];
+}
+
 /* Characters that have a token: for now `pages` holds their tokens. */
 static int map_characters(Sp *e, Building *b, u32 *used)
 {
@@ -162,7 +167,7 @@ static int map_characters(Sp *e, Building *b, u32 *used)
     for (u32 t = 0; t < b->v->count; t++) {
         const u8 *s = spelling(b->v, t, &n);
         if (n && n <= 4 && points_of(s, n, points) == 1)
-            e->pages[(u32)e->page[points[0] >> 8] << 8 | (points[0] & 255)] = t;
+            *character_place(e, points[0]) = t;
     }
     *used = pages;
     return SP_GOOD;
@@ -175,7 +180,7 @@ static int is_live(const Sp *e, Building *b, u32 token, u32 *parts)
     const u8 *s = spelling(b->v, token, &n);
     n = points_of(s, n, parts);
     for (u32 i = 0; i < n; i++)
-        if ((parts[i] = symbol_of(e, parts[i])) == NO_TOKEN)
+        if ((parts[i] = character_of(e, parts[i])) == NO_TOKEN)
             return 0;
     for (u32 i = 0; i + 1 < n; i++)
         ranks[i] = rank_of(b, parts[i], parts[i + 1]);
@@ -326,8 +331,11 @@ static int note_neighbours(Sp *e, const Building *b)
         const u8 *s = spelling(b->v, t, &n);
         n = points_of(s, n, points);
         for (u32 i = 1; i < n; i++) {
-            u64 bit = joined_bit(e, symbol_of(e, points[i - 1]), symbol_of(e, points[i]));
+            u32 *before = character_place(e, points[i - 1]), *here = character_place(e, points[i]);
+            u64 bit = joined_bit(e, *before, *here);
             e->joined[bit >> 6] |= 1ull << (bit & 63);
+            *before |= JOINS_RIGHT;
+            *here |= JOINS_LEFT;
             u32 left = points[i - 1] == UNDERLINE ? ' ' : points[i - 1], right = points[i] == UNDERLINE ? ' ' : points[i];
             if (left < 128 && right < 128)
                 e->apart[left][right] = 0;
@@ -339,9 +347,9 @@ static int note_neighbours(Sp *e, const Building *b)
 static void tabulate_ascii(Sp *e)
 {
     for (u32 i = 0; i < 128; i++)
-        e->ascii[i] = symbol_of(e, i == ' ' ? (u32)UNDERLINE : i);
+        e->ascii[i] = character_of(e, i == ' ' ? (u32)UNDERLINE : i);
     for (u32 i = 0; i < 128 * 128; i++)
-        e->ascii_pairs[i] = merged_symbol(e, e->ascii[i >> 7], e->ascii[i & 127]);
+        e->ascii_pairs[i] = merged_symbol(e, SYMBOL(e->ascii[i >> 7]), SYMBOL(e->ascii[i & 127]));
     for (u32 c = 0; c < 128; c++)
         if (e->closed[c]) {
             e->ascii[c] = NO_SYMBOL;

@@ -23,6 +23,7 @@ typedef struct {
     const u16 *at;
     u64 keys[BATCH][2], values[BATCH][2];
     u32 hashes[BATCH];
+    u16 asked[BATCH]; /* those that are not a single character beyond ASCII, which need not be looked up */
 } Batch;
 
 /* What turns 16 bytes of text into the key of a piece of so many bytes. FF is in no UTF-8 text. */
@@ -35,15 +36,15 @@ static const u64 padding[PIECE_BYTES + 1][2] = {
 #undef HIGH
 };
 
-/* Where a piece ends that goes on from a character, its last byte and symbol, to p. */
-static const u8 *piece_end(const Sp *e, u8 byte, u32 symbol, const u8 *p, const u8 *end)
+/* Where a piece ends that goes on from a character, whose byte matters if it is ASCII, to p. */
+static const u8 *piece_end(const Sp *e, u8 byte, u32 character, const u8 *p, const u8 *end)
 {
     for (u32 width; p < end; p += width) {
-        u32 here = symbol_before(e, p, end, &width);
-        if ((byte | *p) < 0x80 ? e->apart[byte][*p] : !may_join(e, symbol, here))
+        u32 here = character_before_end(e, p, end, &width);
+        if ((byte | *p) < 0x80 ? e->apart[byte][*p] : !may_join(e, character, here))
             return p;
         byte = *p;
-        symbol = here;
+        character = here;
     }
     return end;
 }
@@ -51,8 +52,8 @@ static const u8 *piece_end(const Sp *e, u8 byte, u32 symbol, const u8 *p, const 
 /* The size of the one piece that text begins with: for pieces longer than a window. */
 static size_t piece_size(const Sp *e, const u8 *text, size_t size)
 {
-    u32 width, symbol = symbol_before(e, text, text + size, &width);
-    return width < size ? (size_t)(piece_end(e, *text, symbol, text + width, text + size) - text) : size;
+    u32 width, first = character_before_end(e, text, text + size, &width);
+    return width < size ? (size_t)(piece_end(e, *text, first, text + width, text + size) - text) : size;
 }
 
 /* How much of a text is one piece with a blank before it. */
@@ -96,25 +97,26 @@ static u32 find_elsewhere(Sp *e, Batch *b, New *missed, u32 count)
     return news;
 }
 
+static inline void pack_value(const u32 *ids, u32 count, u64 value[2])
+{
+    u64 id[PIECE_IDS] = {0};
+    for (u32 i = 0; i < count; i++)
+        id[i] = ids[i];
+    value[0] = id[0] | id[1] << ID_WIDTH | id[2] << 2 * ID_WIDTH;
+    value[1] = id[3] | id[4] << ID_WIDTH | (u64)count << 56;
+}
+
 static void learn(Sp *e, const u64 key[2], u32 hash, const New *piece, NewPieces *learned)
 {
     u64 value[2] = {0, ASK_LONG};
-    const u32 *ids = piece->ids;
     if (piece->text[piece->size - 1] == 0xFF) /* not UTF-8: it must not pass for the piece without this byte */
         return;
-    if (piece->size > PIECE_BYTES) {
-        learned->longs += (u64)sp_learn_long(e, piece->text, piece->size, ids, piece->count);
-        return;
-    }
-    if (piece->count <= PIECE_IDS) {
-        u64 id[PIECE_IDS] = {0};
-        for (u32 i = 0; i < piece->count; i++)
-            id[i] = ids[i];
-        value[0] = id[0] | id[1] << ID_WIDTH | id[2] << 2 * ID_WIDTH;
-        value[1] = id[3] | id[4] << ID_WIDTH | (u64)piece->count << 56;
-    } else
-        learned->longs += (u64)sp_learn_long(e, piece->text, piece->size, ids, piece->count);
-    learned->pieces += (u64)sp_learn(e, key, hash, value);
+    if (piece->count <= PIECE_IDS && piece->size <= PIECE_BYTES)
+        pack_value(piece->ids, piece->count, value);
+    else
+        learned->longs += (u64)sp_learn_long(e, piece->text, piece->size, piece->ids, piece->count);
+    if (piece->size <= PIECE_BYTES)
+        learned->pieces += (u64)sp_learn(e, key, hash, value);
 }
 
 #define KERNEL sp_encode_portable

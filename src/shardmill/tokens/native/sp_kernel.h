@@ -88,19 +88,19 @@ static inline int FN(begin)(const Sp *e, FN(Lane) *lane, New *piece)
         all |= s[i];
     for (u32 i = 0; i < PIECE_BYTES; i++)
         rank[i] = (u32)NO_SYMBOL << 4 | i;
-    if (symbol_at(e, s, &size) == NO_SYMBOL) {
+    if (SYMBOL(character_at(e, s, &size)) == NO_SYMBOL) {
         piece->count = sp_unmerged(e, s, n, piece->ids);
         return 0;
     }
     if (all < 0x80) {
         for (u32 i = 0; i < n; i++)
-            symbol[i] = e->ascii[s[i]];
+            symbol[i] = SYMBOL(e->ascii[s[i]]);
         for (u32 i = 0; i + 1 < n; i++)
             rank[i] = e->ascii_pairs[s[i] << 7 | s[i + 1]] << 4 | i;
         count = n;
     } else {
         for (u32 i = 0; i < n && count < PIECE_BYTES; i += size) {
-            u32 found = symbol_at(e, s + i, &size);
+            u32 found = SYMBOL(character_at(e, s + i, &size));
             symbol[count++] = found == NO_SYMBOL ? 0 : found; /* not UTF-8 */
         }
         for (u32 i = 0; i + 1 < count; i++)
@@ -126,7 +126,7 @@ static inline void FN(end)(const Sp *e, FN(Lane) *lane)
 /* A few side by side, one merge of each in turn: each step of one waits for memory, and the others fill the time. */
 static __attribute__((noinline)) void FN(merge)(const Sp *e, New *pieces, u32 count)
 {
-    enum { TOGETHER = 4 };
+    enum { TOGETHER = 8 };
     FN(Lane) lanes[TOGETHER];
     u32 next = 0, busy = 0;
     for (u32 k = 0; k < TOGETHER; k++)
@@ -167,7 +167,7 @@ static __attribute__((noinline)) void FN(merge)(const Sp *e, New *pieces, u32 co
 /* Where pieces begin in a window; the first at 0. Four bytes behind it may be read. */
 static u32 FN(find_pieces)(const Sp *e, const u8 *p, u32 size, u16 *at)
 {
-    u32 count = 1, width, i, before = symbol_at(e, p, &width);
+    u32 count = 1, width, i, before = character_at(e, p, &width);
     at[0] = 0;
     for (i = width; i < size;) {
         if (p[i - 1] < 0x80 && i + 32 <= size &&
@@ -181,7 +181,7 @@ static u32 FN(find_pieces)(const Sp *e, const u8 *p, u32 size, u16 *at)
             continue;
         }
         for (u32 stop = i + 32 < size ? i + 32 : size; i < stop; i += width) {
-            u32 here = symbol_at(e, p + i, &width);
+            u32 here = character_at(e, p + i, &width);
             at[count] = (u16)i;
             count += (p[i - 1] | p[i]) < 0x80 ? e->apart[p[i - 1]][p[i]] : !may_join(e, before, here);
             before = here;
@@ -214,11 +214,23 @@ static inline u32 *FN(write_ids)(Sp *e, const Batch *b, u32 from, u32 to, const 
     return out;
 }
 
-static inline void FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
+/* The keys and hashes of pieces, and how many are to be asked for. */
+static inline u32 FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
 {
+    u32 asked = 0;
     for (u32 i = 0; i < count; i++) {
         const u8 *s = b->text + b->at[i];
         u32 size = (u32)b->at[i + 1] - b->at[i], held = size <= PIECE_BYTES ? size : 0;
+        if (*s >= 0xC0 && size == (*s < 0xE0 ? 2 : *s < 0xF0 ? 3 : 4)) {
+            u32 symbol = SYMBOL(character_at(e, s, &size)), ids[4] = {e->byte_id[s[0]], e->byte_id[s[1]], e->byte_id[s[2]], e->byte_id[s[3]]};
+            if (symbol != NO_SYMBOL) {
+                b->values[i][0] = e->ids[symbol];
+                b->values[i][1] = 1ull << 56;
+            } else
+                pack_value(ids, size, b->values[i]);
+            continue;
+        }
+        b->asked[asked++] = (u16)i;
         b->keys[i][0] = load8(s) | padding[held][0];
         b->keys[i][1] = load8(s + 8) | padding[held][1];
         b->hashes[i] = hash_piece(b->keys[i][0], b->keys[i][1]);
@@ -230,13 +242,16 @@ static inline void FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
         } else
             __builtin_prefetch(e->pieces + piece_place(b->hashes[i], 0, e->piece_mask));
     }
+    return asked;
 }
 
-/* Reads the entries of pieces from `from` on, until MOST_NEW are not where they should be first; returns where it stopped. */
-static inline u32 FN(look_up)(const Sp *e, Batch *b, u32 from, u32 count, New *missed, u32 *misses)
+/* Reads the entries of pieces that are asked for, from the `from`-th on, until MOST_NEW are not where they should be
+ * first; returns where it stopped. */
+static inline u32 FN(look_up)(const Sp *e, Batch *b, u32 from, u32 asked, New *missed, u32 *misses)
 {
-    u32 i = from, m = 0;
-    for (; i < count && m < MOST_NEW; i++) {
+    u32 k = from, m = 0;
+    for (; k < asked && m < MOST_NEW; k++) {
+        u32 i = b->asked[k];
         Piece *x = e->pieces + piece_place(b->hashes[i], 0, e->piece_mask);
         Piece *y = e->pieces + piece_place(b->hashes[i], 1, e->piece_mask);
         u64 rest_x = atomic_load_explicit(&x->rest, memory_order_acquire);
@@ -251,7 +266,7 @@ static inline u32 FN(look_up)(const Sp *e, Batch *b, u32 from, u32 count, New *m
         }
     }
     *misses = m;
-    return i;
+    return k;
 }
 
 /* Pieces between the places → ids: from what was learned, or merged now. Entries are asked for long before they are
@@ -262,9 +277,10 @@ static u32 *FN(encode_pieces)(Sp *e, const u8 *text, const u16 *at, u32 count, u
     New fresh[MOST_NEW];
     for (u32 size; count && out; b.at += size, count -= size) {
         size = count < BATCH ? count : BATCH;
-        FN(hash_pieces)(e, &b, size);
+        u32 asked = FN(hash_pieces)(e, &b, size), k = 0;
         for (u32 from = 0, to, missed; from < size && out; from = to) {
-            to = FN(look_up)(e, &b, from, size, fresh, &missed);
+            k = FN(look_up)(e, &b, k, asked, fresh, &missed);
+            to = k < asked ? b.asked[k] : size;
             u32 news = find_elsewhere(e, &b, fresh, missed);
             FN(merge)(e, fresh, news);
             out = FN(write_ids)(e, &b, from, to, fresh, out, learned);
