@@ -134,7 +134,7 @@ def _try_engine(name: str) -> dict[str, Any]:
     from shardmill.tokens.tokenizer import load
 
     engines = choose_engines(load(name, cache=limits_of({}).cache_folder()), "auto")
-    tokens, _ = Encoder(engines).encode([_NASTY], [True])
+    tokens, _ = Encoder(engines).encode([_NASTY])
     return {"engine": engines.name, "ok": tokens.tolist() == engines.reference.encode(_NASTY).tolist()}
 
 

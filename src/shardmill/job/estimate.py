@@ -184,13 +184,12 @@ class _Meter:
 
     def __call__(self, texts: list[bytes]) -> int:
         started = time.perf_counter()
-        begins = [True] * len(texts)
-        tokens = len(self._encoder.encode(texts, begins)[0])
+        tokens = len(self._encoder.encode(texts)[0])
         seen = time.perf_counter()
         size = sum(map(len, texts))
         self.bytes += size
         if self.timed_bytes < _TIMED_BYTES:
-            self._encoder.encode(texts, begins)
+            self._encoder.encode(texts)
             self.timed_bytes += size
             self.seconds_new += seen - started
             self.seconds_again += time.perf_counter() - seen

@@ -83,8 +83,9 @@ class Encoder:
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
 
-    def encode(self, pieces: list[bytes], begins: Sequence[bool]) -> tuple[Ids, TokenCounts]:
-        """The ids of all pieces in sequence, and how many each has."""
+    def encode(self, pieces: list[bytes], begins: Sequence[bool] | None = None) -> tuple[Ids, TokenCounts]:
+        """The ids of all pieces in sequence, and how many each has. begins: which begin their document; None: all."""
+        begins = [True] * len(pieces) if begins is None else begins
         if self._engines.ours is not None:
             return self._engines.ours.encode(pieces, begins)
         encoded = [self._by_reference(piece, begin) for piece, begin in zip(pieces, begins, strict=True)]
