@@ -173,6 +173,7 @@ def test_the_flags_are_these():
         "convert": TARGET | {"--format", "--from-format", "--from-dtype", "--dtype", "--eot-id", "--eot"},
         "inspect": {"--documents", "--tokenizer", "--json"},
         "doctor": {"--output", "--json"},
+        "tokenizers": {"--json"},
     }
     everything = {name for command in cli.commands.values() for param in command.params for name in param.opts}
     known = {name for command in cli.commands.values() for name in flags(command)}
