@@ -48,7 +48,7 @@ class Engines:
 
 
 def choose_engines(tokenizer: Tokenizer, engine: Engine) -> Engines:
-    """Our own engine if it knows the tokenizer, or what was asked for. The reference is loaded in the background."""
+    """Our own engine if it knows the tokenizer, or what was asked for. The reference is loaded when it is first needed."""
     if engine == "reference":
         return Engines(tokenizer=tokenizer, reference=load_reference(tokenizer))
     reference = Later(tokenizer)
@@ -60,7 +60,7 @@ def choose_engines(tokenizer: Tokenizer, engine: Engine) -> Engines:
             f"--engine native: tokenizer {show(tokenizer.name)} cannot run on it, since {ours}; use --engine auto"
         )
     note = f"{tokenizer.name} runs on {reference.version}, which is slower: {ours}"
-    return Engines(tokenizer=tokenizer, reference=reference.wait(), note=note)
+    return Engines(tokenizer=tokenizer, reference=reference.load(), note=note)
 
 
 def _make(tokenizer: Tokenizer) -> Ours | str:
