@@ -1,6 +1,7 @@
 """Text of a SentencePiece-style tokenizer, cut where no token has two characters side by side, gives the same tokens (I7)."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,8 @@ import samples
 from sentencepieces import CONFIGS, documents, model_of, reference_ids, reference_of
 from shardmill.tokens import sentencepiece
 from shardmill.tokens.cuts import Cuts
-from shardmill.tokens.neighbours import neighbours
+from shardmill.tokens.model import AddedToken
+from shardmill.tokens.neighbours import neighbours, why_not
 from shardmill.tokens.sentencepiece import SentencePiece
 
 
@@ -88,3 +90,23 @@ def test_nothing_is_cut_beside_what_is_not_utf_8(cuts):
     for at in cuts_of(cuts, data):
         data[:at].decode(errors="surrogateescape").encode(errors="surrogateescape")
         assert 0xFF not in data[at - 1 : at + 1] and not data[at] & 0x80 and not data[at - 1] & 0x80
+
+
+def test_what_is_not_understood_is_refused_in_words(config):
+    assert why_not(model_of(config)) is None
+    vocabulary, merges = config["model"]["vocab"], config["model"]["merges"]
+
+    def refused(**changes):
+        return why_not(model_of({**config, "model": {**config["model"], **changes}}))
+
+    assert "0xe4" in refused(vocab={name: number for name, number in vocabulary.items() if name != "<0xE4>"})
+    assert "long" in refused(vocab={**vocabulary, "x" * 2000: len(vocabulary)})
+    for byte_merge in (("<0x41>", "a"), ("<0x", "41>")):
+        more = {name: len(vocabulary) + i for i, name in enumerate([*byte_merge, "".join(byte_merge)])}
+        assert "bytes" in refused(vocab={**more, **vocabulary}, merges=[*merges, byte_merge])
+    blanks = [name for name in vocabulary if "▁" in name]
+    without = {name: number for name, number in vocabulary.items() if name not in blanks}
+    assert "blank" in refused(vocab=without, merges=[merge for merge in merges if "▁" not in "".join(merge)])
+    tag = AddedToken(content="<tag>", id=len(vocabulary), normalized=True)
+    assert "normalized" in why_not(replace(model_of(config), added=(tag,)))
+    assert "merges" in why_not(replace(model_of(config), whole_words=True))

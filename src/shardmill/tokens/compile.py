@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.system.names import show
+from shardmill.tokens import neighbours
 from shardmill.tokens.model import AddedToken, Model, Shape, Texts, merge_numbers
 
 Config = dict[str, Any]
@@ -251,7 +252,7 @@ def _sentencepiece_model(
     prepend, metaspace = _prepends(normalizers, steps)
     if metaspace == "always" and any(not token.special for token in added):
         raise _NotKnown("its pre-tokenizer puts ▁ behind each added token")
-    return Model(
+    made = Model(
         scheme="sentencepiece",
         tokens=_utf8(tokens),
         ids=ids,
@@ -260,6 +261,9 @@ def _sentencepiece_model(
         prepend=prepend,
         metaspace=bool(metaspace),
     )
+    if (why := neighbours.why_not(made)) is not None:
+        raise _NotKnown(why)
+    return made
 
 
 def _prepends(normalizers: list[Config], steps: list[Config]) -> tuple[bool, str]:

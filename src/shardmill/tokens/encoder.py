@@ -69,7 +69,7 @@ def _make(tokenizer: Tokenizer) -> Ours | str:
     if isinstance(model, str):
         return model
     is_bytes = model.scheme == "bytes"
-    why = native.why_not(model.classes) if is_bytes else sentencepiece.why_not(model)
+    why = native.why_not(model.classes) if is_bytes else sentencepiece.why_not()
     why = why or (normalize.why_not() if model.nfc else None)
     try:
         return why or (ByteLevel(model) if is_bytes else SentencePiece(model))

@@ -4,12 +4,12 @@ No merge crosses any other place, since it would make a token with the two side 
 that no merge reaches, so some places are left out that could be cut too.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.tokens.model import AddedToken, Model
+from shardmill.tokens.model import AddedToken, Model, Texts
 
 Pairs = npt.NDArray[np.uint64]
 
@@ -18,21 +18,58 @@ ANY = (1 << POINT_BITS) - 1
 """Any character, as one of a pair."""
 UNDERLINE = 0x2581
 
+# Finding out which merges can happen takes time in proportion to the square of a token's length.
+_LONGEST_TOKEN = 1024
+_MOST_WORK = 1 << 31
+_IN_TEXT = (*range(0xC0), *range(0xC2, 0xF5))  # the bytes that UTF-8 uses
 # White_Space, as Unicode has had it for long: what a token with lstrip or rstrip takes.
 _WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+
+
+def why_not(model: Model) -> str | None:
+    """Why text of a SentencePiece-style Model cannot be cut, nor run on our engine; None if it can."""
+    tokens, begins, sizes = model.tokens.joined, model.tokens.offsets[:-1], np.diff(model.tokens.offsets)
+    if model.merges is None or model.whole_words:
+        return "its tokens do not come of merges alone"
+    if any(token.normalized and not token.special for token in model.added):
+        return "it has added tokens that are looked for in the normalized text"
+    if sizes.max() > _LONGEST_TOKEN or (sizes.astype(np.int64) ** 2).sum() > _MOST_WORK:
+        return "its vocabulary has too long tokens"
+    ascii_ones = set(tokens[begins[sizes == 1]].tolist())
+    if not (tokens[begins[sizes == 3][:, None] + np.arange(3)] == list("▁".encode())).all(axis=1).any():
+        return "its vocabulary has no token for a blank"
+    of_bytes = np.flatnonzero(sizes == 6)
+    spelled = tokens[begins[of_bytes][:, None] + np.arange(6)]
+    is_byte = (spelled[:, [0, 1, 2, 5]] == list(b"<0x>")).all(axis=1)
+    found = {bytes(token) for token in spelled[is_byte].tolist()}
+    for byte in _IN_TEXT:
+        if b"<0x%02X>" % byte not in found and byte not in ascii_ones and byte != ord(" "):
+            return f"its vocabulary has no token for byte {byte:#04x}, so that characters may be unknown"
+    if np.isin(model.merges, of_bytes[is_byte]).any() or _merged(model, found):
+        return "its merges take or give tokens for bytes"
+    return None
+
+
+def _merged(model: Model, tokens: set[bytes]) -> bool:
+    """Whether a merge gives one of these tokens, which have six bytes."""
+    assert model.merges is not None
+    sizes = np.diff(model.tokens.offsets)
+    made = model.tokens.take(model.merges[sizes[model.merges].sum(axis=1) == 6].ravel()).joined[:-1]
+    return not tokens.isdisjoint(map(bytes, made.reshape(-1, 6).tolist()))
 
 
 def neighbours(model: Model) -> Pairs:
     """Pairs of code points, sorted: the first shifted by POINT_BITS, or the second. A blank is U+2581."""
     # Special tokens are text, but hide what is inside them.
-    added = [token.content.encode() for token in model.added]
+    added = Texts.of(token.content.encode() for token in model.added)
     rules = [tuple(map(_point, pair)) for token in model.added if not token.special for pair in _at_edges(token, model)]
     edges = np.array([first << POINT_BITS | second for first, second in rules], np.uint64)
-    return np.unique(np.concatenate([_side_by_side([*model.vocabulary, *added]), edges]))
+    return np.unique(np.concatenate([_side_by_side(model.tokens), _side_by_side(added), edges]))
 
 
-def _side_by_side(tokens: Iterable[bytes]) -> Pairs:
-    text = b"\xff".join(tokens).decode("utf-8", "surrogateescape")
+def _side_by_side(texts: Texts) -> Pairs:
+    parted = np.insert(texts.joined[:-1], texts.offsets[1:-1].astype(np.int64), 0xFF)
+    text = parted.tobytes().decode("utf-8", "surrogateescape")
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
     points[points == ord(" ")] = UNDERLINE
     between = points == 0xDCFF

@@ -10,23 +10,17 @@ import numpy as np
 from shardmill.errors import ShardmillError
 from shardmill.system import compiled
 from shardmill.tokens.added import Added
-from shardmill.tokens.model import AddedToken, Model, Texts
+from shardmill.tokens.model import AddedToken, Model
 from shardmill.tokens.native import VERSION
 from shardmill.tokens.reference import Ids, TokenCounts
 
-_UNDERLINE = "▁".encode()
 _NEVER, _EACH, _FIRST = range(3)
 # The engine stores up to 16 ids at a time.
 _SLACK_IDS = 16
-# Finding out which merges can happen takes time in proportion to the square of a token's length.
-_LONGEST_TOKEN = 1024
-_MOST_WORK = 1 << 31
-_TOO_MANY = 1 << 20
-_NEVER_IN_TEXT = {0xC0, 0xC1, *range(0xF5, 0x100)}  # bytes that UTF-8 does not use
 # As sp.h numbers them.
 _REASONS = {
     1: "out of memory for the native engine",
-    2: "a merge has a part, or gives a token, that is not in the vocabulary",
+    2: "a merge gives a token that is not in the vocabulary",
     3: "a merge takes or gives a token for a byte",
     4: "it has too many tokens or merges for the native engine",
     5: "it has tokens too long for the native engine",
@@ -35,42 +29,30 @@ _REASONS = {
 
 
 class _Vocabulary(Structure):
+    """As in native/sp.h."""
+
     _fields_ = (
         ("text", c_void_p),
         ("offsets", c_void_p),
         ("ids", c_void_p),
+        ("merges", c_void_p),
         ("count", c_uint32),
-        ("merge_text", c_void_p),
-        ("merge_offsets", c_void_p),
-        ("merges", c_uint32),
+        ("merge_count", c_uint32),
     )
 
 
-def why_not(model: Model) -> str | None:
-    """Why this engine cannot run a model; None if it can."""
+def why_not() -> str | None:
+    """Why this engine cannot run here; None if it can."""
     if _library() is None:
         return "the native engine was not compiled when shardmill was installed; install a C compiler, then reinstall shardmill"
-    if model.merges is None or model.whole_words:
-        return "its tokens do not come of merges alone"
-    vocabulary = model.vocabulary
-    if _UNDERLINE not in vocabulary:
-        return "its vocabulary has no token for a blank"
-    for byte in range(256):
-        char = _UNDERLINE if byte == 0x20 else bytes([byte])
-        spelled = byte < 0x80 and char in vocabulary
-        if b"<0x%02X>" % byte not in vocabulary and byte not in _NEVER_IN_TEXT and not spelled:
-            return f"its vocabulary has no token for byte {byte:#04x}, so that characters may be unknown"
-    if any(token.normalized and not token.special for token in model.added):
-        return "it has added tokens that are looked for in the normalized text"
-    offsets = model.tokens.offsets.astype(np.int64)
-    sizes = offsets[1:] - offsets[:-1]
-    if len(sizes) >= _TOO_MANY or sizes.max() > _LONGEST_TOKEN or (sizes * sizes).sum() > _MOST_WORK:
-        return "its vocabulary has too many or too long tokens"
     return None
 
 
 class SentencePiece:
-    """One engine for any number of threads, which share what it has learned. Its memory is fixed."""
+    """One engine for any number of threads, which share what it has learned. Its memory is fixed.
+
+    For a Model in which neighbours.why_not finds nothing wrong.
+    """
 
     def __init__(self, model: Model, *, portable: bool = False, small: bool = False) -> None:
         """small: tables that are full after a few words, for tests."""
@@ -81,8 +63,7 @@ class SentencePiece:
         closed[[] if model.prepend else _closed_bytes(tokens)] = 1
         added = Added(tokens) if tokens else None
         prepend = _NEVER if not model.prepend else _FIRST if model.metaspace else _EACH
-        vocabulary, _parts = _vocabulary(model)
-        why = c_int(0)
+        vocabulary, why = _vocabulary(model), c_int(0)
         pointer = added.pointer if added else None
         self._library = library
         self._engine = library.sp_new(byref(vocabulary), pointer, closed.ctypes, prepend, portable, small, byref(why))
@@ -136,20 +117,11 @@ def _closed_bytes(tokens: Sequence[AddedToken]) -> list[int]:
     return sorted(map(ord, alone))
 
 
-def _vocabulary(model: Model) -> tuple[_Vocabulary, Texts]:
-    """The vocabulary and merges as C takes them, and the parts of the merges, which must live as long."""
+def _vocabulary(model: Model) -> _Vocabulary:
+    """As C takes it: pointers to the arrays of the Model."""
     assert model.merges is not None
-    parts = model.tokens.take(model.merges.ravel())
-    made = _Vocabulary(
-        model.tokens.joined.ctypes.data,
-        model.tokens.offsets.ctypes.data,
-        model.ids.ctypes.data,
-        len(model.tokens),
-        parts.joined.ctypes.data,
-        parts.offsets.ctypes.data,
-        len(model.merges),
-    )
-    return made, parts
+    arrays = model.tokens.joined, model.tokens.offsets, model.ids, model.merges
+    return _Vocabulary(*(array.ctypes.data for array in arrays), len(model.tokens), len(model.merges))
 
 
 @lru_cache(maxsize=1)

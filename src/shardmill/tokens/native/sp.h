@@ -14,7 +14,7 @@
 #include "added.h"
 
 enum {
-    NO_SYMBOL = (1 << SYMBOL_BITS) - 1,
+    NO_SYMBOL = NONE,
     PIECE_BYTES = 16, /* the longest key of the table of pieces */
     PIECE_IDS = 5,
     ID_WIDTH = 20, /* bits of an id in the table of pieces */
@@ -92,7 +92,7 @@ enum { PREPEND_NEVER, PREPEND_EACH, PREPEND_FIRST };
 /* Whether a live token has this character behind another, or before one. */
 #define JOINS_LEFT (1u << 31)
 #define JOINS_RIGHT (1u << 30)
-#define SYMBOL(character) ((character) & NO_SYMBOL)
+#define SYMBOL_OF(character) ((character) & NO_SYMBOL)
 
 static inline u64 hash_symbols(u64 pair)
 {
@@ -150,7 +150,7 @@ static inline u32 character_before_end(const Sp *e, const u8 *s, const u8 *end, 
 
 static inline u64 joined_bit(const Sp *e, u32 left, u32 right)
 {
-    return ((u64)SYMBOL(left) << 32 | SYMBOL(right)) * HASH0 >> e->joined_shift;
+    return ((u64)SYMBOL_OF(left) << 32 | SYMBOL_OF(right)) * HASH0 >> e->joined_shift;
 }
 
 /* Whether a live token may hold two characters side by side: a few more than do. */
@@ -186,12 +186,10 @@ static inline u32 piece_place(u32 hash, u32 probe, u32 mask)
 typedef struct {
     const u8 *text;
     const u32 *offsets, *ids;
-    u32 count;
-    const u8 *merge_text;
-    const u32 *merge_offsets; /* two for each merge */
-    u32 merges;
+    const u32 (*merges)[2]; /* in order of rank, the numbers of two tokens each */
+    u32 count, merge_count;
 } Vocabulary;
-enum { SP_GOOD, SP_NO_MEMORY, SP_UNKNOWN_PART, SP_BYTES_MERGED, SP_TOO_MANY, SP_TOO_LONG, SP_TWICE };
+enum { SP_GOOD, SP_NO_MEMORY, SP_UNKNOWN_RESULT, SP_BYTES_MERGED, SP_TOO_MANY, SP_TOO_LONG, SP_TWICE };
 int sp_build(Sp *e, const Vocabulary *v);
 
 /* sp_merge.c: a piece of any length → its ids, or NULL without memory */

@@ -130,15 +130,19 @@ static int is_byte_token(const u8 *s, u32 n)
 static int rank_merges(Building *b)
 {
     const Vocabulary *v = b->v;
-    for (u32 i = 0; i < v->merges; i++) {
-        const u8 *s = v->merge_text + v->merge_offsets[2 * i];
-        u32 n = v->merge_offsets[2 * i + 2] - v->merge_offsets[2 * i];
-        u32 left_size = v->merge_offsets[2 * i + 1] - v->merge_offsets[2 * i];
-        u32 left = *name_place(b, s, left_size), right = *name_place(b, s + left_size, n - left_size);
-        u32 made = *name_place(b, s, n);
-        if (left == NO_TOKEN || right == NO_TOKEN || made == NO_TOKEN)
-            return SP_UNKNOWN_PART;
-        if (is_byte_token(s, left_size) || is_byte_token(s + left_size, n - left_size) || is_byte_token(s, n))
+    u8 text[2 * LONGEST_TOKEN];
+    for (u32 i = 0; i < v->merge_count; i++) {
+        u32 left = v->merges[i][0], right = v->merges[i][1], left_size, right_size;
+        if (left >= v->count || right >= v->count)
+            return SP_UNKNOWN_RESULT;
+        const u8 *first = spelling(v, left, &left_size), *second = spelling(v, right, &right_size);
+        memcpy(text, first, left_size);
+        memcpy(text + left_size, second, right_size);
+        u32 made = *name_place(b, text, left_size + right_size);
+        if (made == NO_TOKEN)
+            return SP_UNKNOWN_RESULT;
+        if (is_byte_token(first, left_size) || is_byte_token(second, right_size) ||
+            is_byte_token(text, left_size + right_size))
             return SP_BYTES_MERGED;
         b->results[i] = made;
         *rank_place(b, left, right) = ((u64)left << SYMBOL_BITS | right) << 24 | i;
@@ -210,17 +214,17 @@ static int is_live(const Sp *e, Building *b, u32 token, u32 *parts)
 /* Symbols: what merges make, by rank, then characters. */
 static int number_symbols(Sp *e, Building *b, u32 pages)
 {
-    u32 parts[LONGEST_TOKEN], count = 0, *of_rank = malloc(((size_t)b->v->merges + 1) * sizeof(u32));
+    u32 parts[LONGEST_TOKEN], count = 0, *of_rank = malloc(((size_t)b->v->merge_count + 1) * sizeof(u32));
     if (!of_rank)
         return SP_NO_MEMORY;
-    memset(of_rank, 0xFF, (size_t)b->v->merges * sizeof(u32));
+    memset(of_rank, 0xFF, (size_t)b->v->merge_count * sizeof(u32));
     memset(b->symbol, 0xFF, (size_t)b->v->count * sizeof(u32));
     for (u32 t = 0; t < b->v->count; t++)
         if (is_live(e, b, t, parts))
             of_rank[b->last[t]] = t;
         else
             b->last[t] = NO_RANK;
-    for (u32 i = 0; i < b->v->merges; i++)
+    for (u32 i = 0; i < b->v->merge_count; i++)
         if (of_rank[i] != NO_TOKEN)
             b->symbol[of_rank[i]] = count++;
     free(of_rank);
@@ -349,7 +353,7 @@ static void tabulate_ascii(Sp *e)
     for (u32 i = 0; i < 128; i++)
         e->ascii[i] = character_of(e, i == ' ' ? (u32)UNDERLINE : i);
     for (u32 i = 0; i < 128 * 128; i++)
-        e->ascii_pairs[i] = merged_symbol(e, SYMBOL(e->ascii[i >> 7]), SYMBOL(e->ascii[i & 127]));
+        e->ascii_pairs[i] = merged_symbol(e, SYMBOL_OF(e->ascii[i >> 7]), SYMBOL_OF(e->ascii[i & 127]));
     for (u32 c = 0; c < 128; c++)
         if (e->closed[c]) {
             e->ascii[c] = NO_SYMBOL;
@@ -386,12 +390,12 @@ static void learn_tokens(Sp *e, const Building *b)
 
 int sp_build(Sp *e, const Vocabulary *v)
 {
-    if (v->count > NO_SYMBOL || v->merges >= MOST_MERGES)
+    if (v->count > NO_SYMBOL || v->merge_count >= MOST_MERGES)
         return SP_TOO_MANY;
-    Building b = {.v = v, .name_mask = table_size(v->count) - 1, .rank_mask = table_size(v->merges) - 1};
+    Building b = {.v = v, .name_mask = table_size(v->count) - 1, .rank_mask = table_size(v->merge_count) - 1};
     b.names = malloc(((size_t)b.name_mask + 1) * sizeof(u32));
     b.ranks = malloc(((size_t)b.rank_mask + 1) * sizeof(u64));
-    b.results = malloc(((size_t)v->merges + 1) * sizeof(u32));
+    b.results = malloc(((size_t)v->merge_count + 1) * sizeof(u32));
     b.last = malloc(((size_t)v->count + 1) * sizeof(u32));
     b.last_pair = malloc(((size_t)v->count + 1) * sizeof(u64));
     b.symbol = malloc(((size_t)v->count + 1) * sizeof(u32));

@@ -88,19 +88,19 @@ static inline int FN(begin)(const Sp *e, FN(Lane) *lane, New *piece)
         all |= s[i];
     for (u32 i = 0; i < PIECE_BYTES; i++)
         rank[i] = (u32)NO_SYMBOL << 4 | i;
-    if (SYMBOL(character_at(e, s, &size)) == NO_SYMBOL) {
+    if (SYMBOL_OF(character_at(e, s, &size)) == NO_SYMBOL) {
         piece->count = sp_unmerged(e, s, n, piece->ids);
         return 0;
     }
     if (all < 0x80) {
         for (u32 i = 0; i < n; i++)
-            symbol[i] = SYMBOL(e->ascii[s[i]]);
+            symbol[i] = SYMBOL_OF(e->ascii[s[i]]);
         for (u32 i = 0; i + 1 < n; i++)
             rank[i] = e->ascii_pairs[s[i] << 7 | s[i + 1]] << 4 | i;
         count = n;
     } else {
         for (u32 i = 0; i < n && count < PIECE_BYTES; i += size) {
-            u32 found = SYMBOL(character_at(e, s + i, &size));
+            u32 found = SYMBOL_OF(character_at(e, s + i, &size));
             symbol[count++] = found == NO_SYMBOL ? 0 : found; /* not UTF-8 */
         }
         for (u32 i = 0; i + 1 < count; i++)
@@ -222,7 +222,7 @@ static inline u32 FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
         const u8 *s = b->text + b->at[i];
         u32 size = (u32)b->at[i + 1] - b->at[i], held = size <= PIECE_BYTES ? size : 0;
         if (*s >= 0xC0 && size == (*s < 0xE0 ? 2 : *s < 0xF0 ? 3 : 4)) {
-            u32 symbol = SYMBOL(character_at(e, s, &size)), ids[4] = {e->byte_id[s[0]], e->byte_id[s[1]], e->byte_id[s[2]], e->byte_id[s[3]]};
+            u32 symbol = SYMBOL_OF(character_at(e, s, &size)), ids[4] = {e->byte_id[s[0]], e->byte_id[s[1]], e->byte_id[s[2]], e->byte_id[s[3]]};
             if (symbol != NO_SYMBOL) {
                 b->values[i][0] = e->ids[symbol];
                 b->values[i][1] = 1ull << 56;

@@ -121,7 +121,7 @@ u32 *sp_merge(const Sp *e, const u8 *s, size_t n, u32 *out)
     u32 few[4 * ON_STACK + 2 * ON_STACK / GROUP], size;
     if (n > UINT32_MAX / 8)
         return NULL;
-    if (SYMBOL(character_before_end(e, s, s + n, &size)) == NO_SYMBOL)
+    if (SYMBOL_OF(character_before_end(e, s, s + n, &size)) == NO_SYMBOL)
         return out + sp_unmerged(e, s, n, out);
     size_t room = (n + GROUP - 1) / GROUP * GROUP;
     Parts p = {.leaves = 1};
@@ -133,7 +133,7 @@ u32 *sp_merge(const Sp *e, const u8 *s, size_t n, u32 *out)
     p.symbol = memory;
     u32 count = 0;
     for (size_t i = 0; i < n; i += size) {
-        u32 symbol = SYMBOL(character_before_end(e, s + i, s + n, &size));
+        u32 symbol = SYMBOL_OF(character_before_end(e, s + i, s + n, &size));
         p.symbol[count++] = symbol == NO_SYMBOL ? 0 : symbol; /* not UTF-8 */
     }
     p.rank = p.symbol + room;
