@@ -106,7 +106,7 @@ NORMALIZED = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Low
         ({"pre_tokenizer": split(LLAMA3, "Removed", invert=True)}, "cl100k", True),
         ({"pre_tokenizer": split(ENCODINGS["o200k_base"].pattern)}, "o200k", True),
         # Oniguruma reads the {1,3}+ of this spelling as a run of digits.
-        ({"pre_tokenizer": split(ENCODINGS["cl100k_base"].pattern)}, "cl100k", False),
+        ({"pre_tokenizer": split(ENCODINGS["cl100k_base"].pattern)}, "spaces", False),
         ({"pre_tokenizer": split(r"\w+|\W+")}, "unknown", False),
         ({"pre_tokenizer": split(r"New York|[^\s]+|\s")}, "unknown", False),
         ({"pre_tokenizer": split(r"\p{L}+(?=\s)|[^\s]|\s")}, "unknown", False),
