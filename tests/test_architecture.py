@@ -44,7 +44,8 @@ DOORS = {
     },
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.main", "cli.results", "cli.options", "cli.tokenizers"},
+    "click": {"cli.config", "cli.main", "cli.results", "cli.options", "cli.doctor", "cli.tokenizers"},
+    "tomli": {"cli.config"},
     "rich": {"cli.results", "cli.console"},
 }
 

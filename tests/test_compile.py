@@ -176,6 +176,8 @@ def test_what_is_not_known_says_what_it_is(whole, words):
     assert isinstance(found, str) and words in found
 
 
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+PIECES = {"byte_fallback": True, "vocab": {token: i for i, token in enumerate([*VOCABULARY, "▁", *BYTES])}}
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
 
@@ -191,19 +193,19 @@ METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first
     ],
 )  # fmt: skip
 def test_sentencepieces_shapes_are_known(normalizer, pre_tokenizer, prepend, metaspace):
-    found = compiled(config({"byte_fallback": True}, normalizer=normalizer, pre_tokenizer=pre_tokenizer))
+    found = compiled(config(PIECES, normalizer=normalizer, pre_tokenizer=pre_tokenizer))
     assert (found.scheme, found.prepend, found.metaspace) == ("sentencepiece", prepend, metaspace)
 
 
 @pytest.mark.parametrize("pre_tokenizer", [{**METASPACE, "split": True}, {**METASPACE, "replacement": "_"}])
 def test_a_metaspace_that_splits_is_not_known(pre_tokenizer):
-    assert isinstance(compiled(config({"byte_fallback": True}, pre_tokenizer=pre_tokenizer)), str)
+    assert isinstance(compiled(config(PIECES, pre_tokenizer=pre_tokenizer)), str)
 
 
 def test_a_metaspace_behind_each_added_token_is_not_known():
     always = {**METASPACE, "prepend_scheme": "always"}
-    assert compiled(config({"byte_fallback": True}, pre_tokenizer=always)).prepend
-    found = compiled(config({"byte_fallback": True}, pre_tokenizer=always, **added("<tag>", len(VOCABULARY))))
+    assert compiled(config(PIECES, pre_tokenizer=always)).prepend
+    found = compiled(config(PIECES, pre_tokenizer=always, **added("<tag>", len(PIECES["vocab"]))))
     assert "behind each added token" in found
 
 

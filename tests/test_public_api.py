@@ -16,7 +16,7 @@ from shardmill import Limits, Spec, Target
 from shardmill.cli.main import cli
 
 CLASSES = {
-    "Corpus", "Counts", "Estimate", "Lengths", "Limits", "Manifest", "Problem", "Progress", "Range", "Result", "Shard",
+    "Corpus", "Counts", "Estimate", "Lengths", "Limits", "Manifest", "Problem", "Progress", "Range", "Result", "Shard", "Start",
     "SidecarFile", "Spec", "Split", "Statistics", "Target", "Verified",
 }  # fmt: skip
 ERRORS = {
@@ -117,7 +117,11 @@ def test_a_program_that_uses_everything_passes_mypy_strict_and_runs(tmp_path):
     for command in (mypy, [sys.executable, "user.py"]):
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert {name for name in CLASSES - {"Progress"} if f"shardmill.{name}" not in USER} == {"Limits", "Spec", "Target"}
+    assert {name for name in CLASSES - {"Progress", "Start"} if f"shardmill.{name}" not in USER} == {
+        "Limits",
+        "Spec",
+        "Target",
+    }
 
 
 def test_the_examples_in_the_docstrings_run(tmp_path, monkeypatch):
@@ -145,10 +149,10 @@ def test_values_show_themselves_in_one_line(tmp_path):
 
 
 COMMON = {
-    "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--split", "--seed", "--dtype",
+    "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--val-tokens", "--split", "--seed", "--dtype",
     "--on-error", "--max-rejects", "--input-format", "--field", "--sample", "--limit-documents", "--limit-tokens",
     "--workers", "--max-memory", "--engine", "--json", "--output", "--format", "--shard-tokens", "--sample-tokens",
-    "--index", "--provenance", "--staging", "--max-staging",
+    "--index", "--provenance", "--staging", "--max-staging", "--include", "--exclude", "--config", "--save-config",
 }  # fmt: skip
 TARGET = {"--output", "--shard-tokens", "--sample-tokens", "--index", "--overwrite", "--sync", "--json"}
 
@@ -168,6 +172,8 @@ def test_the_flags_are_these():
         "merge": TARGET,
         "convert": TARGET | {"--format", "--from-format", "--from-dtype", "--dtype", "--eot-id", "--eot"},
         "inspect": {"--documents", "--tokenizer", "--json"},
+        "doctor": {"--output", "--json"},
+        "tokenizers": {"--json"},
     }
     everything = {name for command in cli.commands.values() for param in command.params for name in param.opts}
     known = {name for command in cli.commands.values() for name in flags(command)}
@@ -184,9 +190,8 @@ def test_the_command_line_and_python_use_the_same_words():
         fields = {field.name for kind in kinds for field in dataclasses.fields(kind)} - ONLY_PYTHON - {"inputs"}
         return {"--" + name.replace("_", "-") for name in fields}
 
-    assert flags(cli.commands["prepare"]) - {"--json", "--quiet", "--progress", "--dry-run", "--overwrite"} == named(
-        Spec, Limits
-    )
+    about_the_run = {"--json", "--quiet", "--progress", "--dry-run", "--overwrite", "--config", "--save-config"}
+    assert flags(cli.commands["prepare"]) - about_the_run == named(Spec, Limits)
     asked = set(shardmill.convert.__annotations__) - {"source", "target", "on_progress", "return"}
     assert flags(cli.commands["convert"]) - {"--json"} == named(Target) | {
         "--" + name.replace("_", "-") for name in asked

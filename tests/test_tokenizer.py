@@ -14,7 +14,7 @@ import reference
 from command import run
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import UsageError
-from shardmill.tokens import families
+from shardmill.tokens import families, names
 from shardmill.tokens import tokenizer as tokenizers
 from shardmill.tokens.encoder import choose_engines
 from shardmill.tokens.tokenizer import ENCODINGS, end_of_text, load
@@ -106,7 +106,7 @@ NORMALIZED = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Low
         ({"pre_tokenizer": split(LLAMA3, "Removed", invert=True)}, "cl100k", True),
         ({"pre_tokenizer": split(ENCODINGS["o200k_base"].pattern)}, "o200k", True),
         # Oniguruma reads the {1,3}+ of this spelling as a run of digits.
-        ({"pre_tokenizer": split(ENCODINGS["cl100k_base"].pattern)}, "cl100k", False),
+        ({"pre_tokenizer": split(ENCODINGS["cl100k_base"].pattern)}, "spaces", False),
         ({"pre_tokenizer": split(r"\w+|\W+")}, "unknown", False),
         ({"pre_tokenizer": split(r"New York|[^\s]+|\s")}, "unknown", False),
         ({"pre_tokenizer": split(r"\p{L}+(?=\s)|[^\s]|\s")}, "unknown", False),
@@ -257,3 +257,72 @@ def test_a_hub_id_that_does_not_exist_is_named(tmp_path, hub):
     (tmp_path / "a.txt").write_text(TEXT)
     done = command("prepare", "a.txt", "-o", "out", "--tokenizer", "mills/none", cwd=tmp_path, endpoint=hub)
     assert done.returncode == 2 and "mills/none" in done.stderr and "no such model" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("gpt2", "r50k_base"),
+        ("GPT-4o", "o200k_base"),
+        ("gpt4", "cl100k_base"),
+        ("qwen3", "Qwen/Qwen3-8B"),
+        ("Qwen-2.5", "Qwen/Qwen2.5-7B"),
+        ("llama_3", "meta-llama/Meta-Llama-3-8B"),
+        ("llama3.1", "meta-llama/Llama-3.1-8B"),
+        ("mills/gpt2", "mills/gpt2"),
+    ],
+)
+def test_names_that_people_type_stand_for_an_encoding_or_a_hub_id(typed, found):
+    assert names.resolve(typed) == found
+
+
+def test_no_two_names_are_spelled_alike_and_each_hub_id_is_one():
+    every = [*names.BUNDLED, *names.ON_THE_HUB]
+    assert len({names._plain(name) for name in every}) == len(every)
+    assert all(found.count("/") == 1 for found in names.ON_THE_HUB.values())
+    assert set(names.BUNDLED.values()) == set(ENCODINGS)
+
+
+def test_a_name_is_fetched_from_the_hub_and_recorded_by_its_id_and_hash(gpt2_json, tmp_path, monkeypatch):
+    """Whoever reads the manifest sees what the name stood for."""
+    asked, content = [], Path(gpt2_json).read_bytes()
+    monkeypatch.setattr(tokenizers, "_download", lambda name: asked.append(name) or tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    (tmp_path / "a.txt").write_text(TEXT)
+    made = prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", tokenizer="Qwen-3")).manifest
+    assert asked == ["Qwen/Qwen3-8B"] and made.job["choices"]["tokenizer"] == "Qwen/Qwen3-8B"
+    assert made.job["tokenizer_sha256"] == hashlib.sha256(content).hexdigest()
+
+
+def test_a_file_or_folder_of_that_name_comes_first(gpt2_json, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qwen3").mkdir()
+    (tmp_path / "qwen3/tokenizer.json").write_bytes(Path(gpt2_json).read_bytes())
+    assert load("qwen3").source == Path("qwen3/tokenizer.json")
+
+
+def test_the_command_lists_the_names_and_describes_a_tokenizer(gpt2_json, tmp_path):
+    listed = run("tokenizers", cwd=tmp_path)
+    assert (
+        listed.returncode == 0 and "deepseek-ai/DeepSeek-V3" in listed.stdout and "o200k_base, bundled" in listed.stdout
+    )
+    assert json.loads(run("tokenizers", "--json", cwd=tmp_path).stdout)["hub"] == names.ON_THE_HUB
+    path = changed(
+        gpt2_json,
+        tmp_path,
+        normalizer={"type": "NFC"},
+        added_tokens=[added("<|endoftext|>", 50256), added("<t>", 50257, special=False)],
+    )
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    shown = run("tokenizers", str(path), cwd=tmp_path, env=env).stdout
+    assert (
+        "byte-level BPE, after NFC" in shown
+        and "1 special token, 1 added token" in shown
+        and "engine     native" in shown
+    )
+    changed(gpt2_json, tmp_path, pre_tokenizer=split(r"\w+|\W+"))
+    found = json.loads(run("tokenizers", str(tmp_path), "--json", cwd=tmp_path, env=env).stdout)
+    assert found["engine"].startswith("tokenizers") and "pattern that is not known" in found["note"]
+    assert found["megabytes_per_second"] > 0
+    missing = run("tokenizers", "no/such/thing", cwd=tmp_path)
+    assert missing.returncode == 2 and "not a known name" in missing.stderr

@@ -65,7 +65,7 @@ def measured(name: str, text: Path, most: int) -> dict[str, Any]:
         engines = choose_engines(tokenizer, "auto")
         engines.reference.encode(b"loaded before anything is measured")
         encoder = Encoder(engines)
-        contenders: dict[str, Callable[[bytes], object]] = {"shardmill": lambda piece: encoder.encode([piece], [True])}
+        contenders: dict[str, Callable[[bytes], object]] = {"shardmill": lambda piece: encoder.encode([piece])}
         try:
             contenders["gigatoken"] = gigatoken(tokenizer)
         except Exception as e:  # its loader raises many kinds

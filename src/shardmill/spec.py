@@ -77,6 +77,10 @@ class Spec:
     """Where the first shard is the validation set: its length. None: that of the others."""
     split: SplitMode = "auto"
     seed: int = 0
+    include: Sequence[str] = ()
+    """Take only files that match one of these patterns from folders and globs."""
+    exclude: Sequence[str] = ()
+    """Leave files out that match one of these."""
     input_format: InputFormat = "auto"
     field: str = "text"
     """The JSON field or the column that holds the text; a.b is field b of field a."""
@@ -94,6 +98,7 @@ class Spec:
             )
         object.__setattr__(self, "inputs", tuple(str(path) for path in self.inputs))
         object.__setattr__(self, "output", str(self.output))
+        _keep_as_tuples(self, "include", "exclude")
         if not self.inputs:
             raise UsageError("no input given; name at least one text file, folder or glob")
         if not 0 <= self.val_fraction < 1:
@@ -121,8 +126,9 @@ class Spec:
         )
 
     def choices(self) -> dict[str, Any]:
-        """The Spec as the manifest records it: without inputs and output."""
-        return {name: value for name, value in asdict(self).items() if name not in ("inputs", "output")}
+        """The Spec as the manifest records it: without inputs and output; null for an empty list."""
+        choices = {name: value for name, value in asdict(self).items() if name not in ("inputs", "output")}
+        return {name: list(value) or None if isinstance(value, tuple) else value for name, value in choices.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,6 +237,17 @@ def choices_of(kind: type) -> dict[str, tuple[str, ...]]:
             if get_origin(literal) is Literal:
                 found[name] = get_args(literal)
     return found
+
+
+def _keep_as_tuples(value: Any, *names: str) -> None:
+    """Fields with any number of strings; None, as in a manifest, is none."""
+    for name in names:
+        found = getattr(value, name)
+        if isinstance(found, str):
+            raise UsageError(f"{name} must be a list, not the single string {found!r}; write [{found!r}]")
+        if not all(isinstance(each, str) and each for each in found or ()):
+            raise UsageError(f"{name} {found!r} must hold strings that are not empty")
+        object.__setattr__(value, name, tuple(found or ()))
 
 
 def _check_choices(value: Any) -> None:

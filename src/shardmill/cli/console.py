@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardmill.job.estimate import Range
+    from shardmill.job.intervals import Range
     from shardmill.job.mill import Progress, Start
     from shardmill.record.manifest import Manifest
 
@@ -64,7 +64,7 @@ class Reporter:
         self.notes = job.notes
         total = f", {size(job.total_bytes)}" if job.total_bytes else ""
         say(
-            f"{plural(job.files, 'file')}{total} → {job.output}: tokenizer {job.tokenizer}, engine {job.engine}, {plural(job.workers, 'worker')}, at most {size(job.max_memory)} of memory"
+            f"{job.inputs}{total} → {job.output}: tokenizer {job.tokenizer}, engine {job.engine}, {plural(job.workers, 'worker')}, at most {size(job.max_memory)} of memory"
         )
         if job.resumed_bytes:
             say(f"resuming at {size(job.resumed_bytes)}")

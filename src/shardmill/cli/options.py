@@ -3,10 +3,12 @@
 import dataclasses
 import os
 import re
-from collections.abc import Callable
-from typing import Any, get_type_hints
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, get_origin, get_type_hints
 
 import click
+from click.shell_completion import CompletionItem
 
 from shardmill.errors import UsageError
 from shardmill.spec import NETWORK_SECONDS, Limits, choices_of
@@ -15,7 +17,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class Quantity(click.ParamType[int]):
-    """A whole number that may have a unit."""
+    """A whole number that may have a unit: 1.5M is exactly 1,500,000."""
 
     def __init__(self, name: str, units: dict[str, int], examples: str) -> None:
         self.name, self._units, self._examples = name, units, examples
@@ -24,21 +26,28 @@ class Quantity(click.ParamType[int]):
         match = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([a-z]*)\s*", str(value).lower())
         if match is None or match[2] not in self._units:
             self.fail(f"{value!r} is not a {self.name}; write it like {self._examples}", param, ctx)
-        return round(float(re.sub("[_,]", "", match[1])) * self._units[match[2]])
+        number = Fraction(re.sub("[_,]", "", match[1])) * self._units[match[2]]
+        if number.denominator != 1 and self._units[match[2]] == 1:
+            self.fail(f"{value!r} is not a whole number; write it like {self._examples}", param, ctx)
+        return round(number)
 
 
 class Rejects(click.ParamType[int | float]):
-    """A number of records, such as 100, or a share of them, such as 0.1%."""
+    """A number of records, such as 100 or 10k, or a share of them, such as 0.1% or 0.001."""
 
-    name = "number|share%"
+    name = "count|share"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
         text = str(value).strip()
-        if re.fullmatch(r"[0-9]+(\.[0-9]+)?\s*%", text):
-            return float(text[:-1]) / 100
-        if not re.fullmatch(r"[0-9][0-9_,]*", text):
-            self.fail(f"{value!r} is neither a number of records nor a share; write it like 100 or 0.1%", param, ctx)
-        return int(re.sub("[_,]", "", text))
+        share = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*%|(0?\.[0-9]+(?:e-[0-9]+)?|[0-9]+(?:\.[0-9]+)?e-[0-9]+)", text)
+        if share is not None:
+            return float(share[1]) / 100 if share[1] else float(share[2])
+        try:
+            return COUNT.convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(
+                f"{value!r} is neither a number of records nor a share; write it like 100, 10k or 0.1%", param, ctx
+            )
 
 
 SIZE = Quantity(
@@ -49,7 +58,9 @@ SIZE = Quantity(
     | {f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)},
     "512MiB or 2GiB",
 )
-COUNT = Quantity("count", {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}, "100M or 100000000")
+COUNT = Quantity(
+    "count", {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}, "35M, 1.5G or 100000000"
+)
 
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(
@@ -69,7 +80,10 @@ _METAVARS = {
     "field": "NAME",
     "eot_token": "TOKEN",
     "sample": "SHARE",
+    "include": "GLOB",
+    "exclude": "GLOB",
 }
+_TOKENIZERS = ("gpt2", "r50k_base", "cl100k_base", "o200k_base")
 _HELP = {
     "output": "Where the token files and manifest.json go: a folder, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER.",
     "tokenizer": "A name such as gpt2, gpt-4o, llama3 or qwen3 (`shardmill tokenizers` lists them), the path of a tokenizer.json, or a Hugging Face model id such as openai-community/gpt2.",
@@ -86,6 +100,8 @@ _HELP = {
     "val_tokens": "Tokens in the validation set, in formats whose first shard it is (build-nanogpt, llmc, modded-nanogpt), e.g. 1M. Default: as many as in every shard.",
     "split": "How to choose the validation set: by a hash of the content, the tail or the head of the input, or the first shard; nanogpt: the last tenth of the characters, exactly as nanoGPT's prepare.py splits Shakespeare. auto: the first shard if the trainer expects that, else hash.",
     "seed": "Another seed chooses another validation set.",
+    "include": "Of folders and globs, take only files whose name or path matches, e.g. '*.jsonl.zst' or 'train/*'; repeatable. Also takes what is left out by default: README, LICENSE and the like, and unknown suffixes. INPUTs that name a file are always taken.",
+    "exclude": "Of folders and globs, leave out files whose name or path matches, e.g. '*.md' or 'drafts/*'; repeatable.",
     "input_format": "Format of the inputs. auto: detected for each file by its name and first bytes. Compressed files (.gz, .zst, .bz2, .xz) are always recognized.",
     "field": "The JSON field or column that holds the text; a.b is field b of field a.",
     "on_error": "Bad records and invalid UTF-8: stop and say where; skip them and list them in rejects.jsonl; or replace bad characters by U+FFFD, and stop at other errors.",
@@ -110,6 +126,23 @@ _HELP = {
     "Target.dtype": "Width of the new token ids. auto: as in the source, or as the vocabulary needs. uint16 requires every id to be below 65,536; otherwise nothing is written.",
 }  # fmt: skip
 
+
+def files(_context: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Has the shell complete the name of a file."""
+    return [CompletionItem(begun, type="file")]
+
+
+def folders(_context: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Has the shell complete the name of a folder."""
+    return [CompletionItem(begun, type="dir")]
+
+
+def _tokenizers(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+    names = [CompletionItem(name) for name in _TOKENIZERS if name.startswith(begun)]
+    return names or files(context, param, begun)
+
+
+_COMPLETIONS = {"output": folders, "staging": folders, "tokenizer": _tokenizers}
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 
@@ -121,16 +154,20 @@ def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
     default = None if field.default is dataclasses.MISSING else field.default
     if default is True:
         flag += f"/--no-{flag[2:]}"
-    words = choices_of(kind).get(name)
+    words, hint = choices_of(kind).get(name), get_type_hints(kind)[name]
     following: dict[str, Any] = {
         "type": click.Choice(words) if words else _TYPES.get(name),
         "default": default,
-        "show_default": default is not None and default is not False,
+        "show_default": default not in (None, False, ()),
+        "multiple": get_origin(hint) is Sequence,
         "required": field.default is dataclasses.MISSING,
-        "is_flag": get_type_hints(kind)[name] is bool,
+        "is_flag": hint is bool,
         "metavar": _METAVARS.get(name),
+        "shell_complete": _COMPLETIONS.get(name),
         "help": _HELP.get(f"{kind.__name__}.{name}") or _HELP[name],
     }
+    if default is None:  # to newer versions of click, None is a value like any other
+        del following["default"]
     return click.option(flag, *aliases, *_ALIASES.get(name, ()), name, **{**following, **settings})
 
 

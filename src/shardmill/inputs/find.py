@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -13,21 +14,19 @@ from functools import lru_cache
 import numpy as np
 import xxhash
 
-from shardmill.documents.detect import FORMAT_OF_SUFFIX, is_known
+from shardmill.documents.detect import FORMAT_OF_SUFFIX
 from shardmill.errors import InputError, ShardmillError, UsageError
+from shardmill.inputs.choose import Chooser, Folder, listed
 from shardmill.inputs.input_files import InputFiles, Strings
 from shardmill.io.compression import SUFFIXES
 from shardmill.io.reading import STDIN, input_error
 from shardmill.io.reading import InputFile as InputFile
-from shardmill.io.urls import Resolver
+from shardmill.io.urls import Resolver, fixed_part
 from shardmill.spec import NETWORK_SECONDS
 from shardmill.system.names import is_url, show
 
 # Formats that are not supported, by suffix.
 _UNSUPPORTED = (".zip", ".tar", ".tgz", ".7z", ".rar", ".bin", ".npy", ".npz", ".pt", ".safetensors", ".pdf", ".docx")
-# Metadata in the folders that datasets and shardmill write: not taken from a folder.
-_METADATA = {"dataset_info.json", "dataset_dict.json", "state.json"}
-_METADATA |= {"manifest.json", "manifest.inputs.jsonl", "run.json", "rejects.jsonl"}
 # URLs in a list are looked up in parallel: one after the other, 2,000 would take minutes.
 _LOOKUPS = 16
 # Names sorted at once: a key takes 300 bytes.
@@ -36,7 +35,6 @@ _CHECKED_EVERY = 1 << 14
 # A list up to this size is completed whatever the budget, so that job.py can name the smallest budget that works.
 _SHORT_LIST = 128 << 20
 _READABLE_BY_ALL = 0o444
-_KNOWN_SUFFIXES = tuple(FORMAT_OF_SUFFIX)
 _NUMBERS = re.compile("([0-9]+)")
 _DIGITS = str.maketrans("123456789", "000000000")
 
@@ -47,23 +45,28 @@ Found = InputFile | tuple[str, int, int]
 class _Search:
     """The state of one search."""
 
-    def __init__(self, network_seconds: float, *, may_repeat: bool) -> None:
-        self.resolver = Resolver(network_seconds)
+    def __init__(self, chooser: Chooser, network_seconds: float, *, may_repeat: bool) -> None:
+        self.chooser, self.resolver = chooser, Resolver(network_seconds)
         self.may_repeat = may_repeat
         """Whether a file may be found twice."""
 
 
 def find_inputs(
-    patterns: Iterable[str], *, network_seconds: float = NETWORK_SECONDS, most_bytes: int | None = None
+    patterns: Iterable[str],
+    chooser: Chooser | None = None,
+    *,
+    network_seconds: float = NETWORK_SECONDS,
+    most_bytes: int | None = None,
 ) -> InputFiles:
     """All files that the patterns name: patterns in the order given, the files of each in natural order, none twice.
 
-    A list that would take more than most_bytes of memory is refused.
+    The chooser says which files of folders and globs are taken. A list that would take more than most_bytes of memory is
+    refused.
 
     >>> [file.path for file in find_inputs(["corpus/", "s3://bucket/more/*.jsonl.zst"])]
     """
-    patterns = tuple(patterns)
-    search = _Search(network_seconds, may_repeat=len(patterns) > 1 or not os.path.isdir(patterns[0]))
+    patterns, chooser = tuple(patterns), chooser or Chooser()
+    search = _Search(chooser, network_seconds, may_repeat=len(patterns) > 1 or not os.path.isdir(patterns[0]))
     files = InputFiles()
     for pattern in patterns:
         for found in _read_list(pattern[1:], search) if pattern.startswith("@") else _expand(pattern, search):
@@ -75,6 +78,7 @@ def find_inputs(
                 _refuse_too_many(files, most_bytes)
     if search.may_repeat and len(files) > 1:
         files = _without_duplicates(files)
+    files.left_out = chooser.left_out
     if not files.total_bytes and files.known:
         names = ", ".join(show(file.path) for file in files[:3]) + (" …" if len(files) > 3 else "")
         raise InputError(
@@ -160,27 +164,43 @@ def _expand(pattern: str, search: _Search) -> Iterator[Found]:
     if pattern == STDIN:
         yield InputFile(path=STDIN, size=None, once=True)
     elif is_url(pattern):
-        yield from _remote_files(pattern, search.resolver)
+        yield from _remote_files(pattern, search)
     elif os.path.isdir(pattern):
         yield from map(_stat, _files_in(pattern, search))
     elif os.path.exists(pattern) or not glob.has_magic(pattern):
         yield _stat(_checked(pattern))
     else:
-        match = None
-        for match in in_natural_order(glob.iglob(pattern, recursive=True)):
-            if os.path.isdir(match):
-                yield from map(_stat, _files_in(match, search))
-            else:
-                yield _stat(_checked(match))
-        if match is None:
-            raise InputError(f"{show(pattern)}: no file matches this pattern; check it with ls")
+        yield from _matches(pattern, search)
 
 
-def _remote_files(url: str, resolver: Resolver) -> Iterator[InputFile]:
-    found = resolver.find(url, _wanted)
-    if not found:
-        raise _no_text(url)
-    for remote in sorted(found, key=lambda remote: natural_key(remote.path)):
+def _matches(pattern: str, search: _Search) -> Iterator[Found]:
+    """The files that a glob names, and those in the folders that it names."""
+    fixed, before = len(fixed_part(pattern)), search.chooser.left_out.copy()
+    match = taken = None
+    for match in in_natural_order(glob.iglob(pattern, recursive=True)):
+        if os.path.isdir(match):
+            for taken in _walk(match, os.path.join(match[fixed:], ""), search):
+                yield _stat(taken)
+        elif search.chooser.from_glob(match[fixed:]):
+            yield _stat(_checked(taken := match))
+    if match is None:
+        raise InputError(f"{show(pattern)}: no file matches this pattern; check it with ls")
+    if taken is None:
+        raise _nothing_taken(pattern, search.chooser.left_out - before)
+
+
+def _remote_files(url: str, search: _Search) -> Iterator[InputFile]:
+    chooser, before = search.chooser, search.chooser.left_out.copy()
+    found = search.resolver.find(url)
+    in_folder = set(chooser.of_paths(below for _, below, inside in found if inside))
+    taken = [
+        file
+        for file, below, inside in found
+        if (below in in_folder if inside else not below or chooser.from_glob(below))
+    ]
+    if not taken:
+        raise _nothing_taken(url, chooser.left_out - before)
+    for remote in sorted(taken, key=lambda remote: natural_key(remote.path)):
         _checked(remote.path.partition("?")[0] if remote.path.startswith("http") else remote.path)
         yield InputFile(path=remote.path, size=remote.size, version=remote.version, remote=remote)
 
@@ -222,63 +242,65 @@ def _read_list(path: str, search: _Search) -> Iterator[Found]:
 
 
 def _files_in(folder: str, search: _Search) -> Iterator[str]:
-    none = True
-    for path in _walk(folder, search):
+    none, before = True, search.chooser.left_out.copy()
+    for path in _walk(folder, "", search):
         none = False
         yield path
     if none:
-        raise _no_text(folder)
+        raise _nothing_taken(folder, search.chooser.left_out - before)
 
 
-def _walk(folder: str, search: _Search) -> Iterator[str]:
-    """Folder by folder, yet in the natural order of all paths: folder names are sorted with their slash."""
+def _walk(folder: str, below: str, search: _Search) -> Iterator[str]:
+    """Folder by folder, yet in the natural order of all paths: folder names are sorted with their slash.
+
+    below is the path that patterns see before that of a file in the folder.
+    """
     prefix = os.path.join(folder, "")
-    entered = [(prefix, _contents(folder, search))]
+    outside = len(prefix)
+    entered = [(prefix, _contents(folder, below, search))]
     while entered:
         prefix, names = entered[-1]
         for name in names:
             if name.endswith("/"):
-                entered.append((prefix + name, _contents(prefix + name, search)))
+                inner = prefix + name
+                entered.append((inner, _contents(inner, below + inner[outside:], search)))
                 break
             yield prefix + name
         else:
             entered.pop()
 
 
-def _contents(folder: str, search: _Search) -> Iterator[str]:
+def _contents(folder: str, below: str, search: _Search) -> Iterator[str]:
+    chosen = Folder(search.chooser, below)
     try:
         with os.scandir(folder) as entries:
-            return in_natural_order(_names(entries, search))
+            names = in_natural_order(_names(entries, chosen, search))
     except OSError as e:
         raise input_error(folder, e) from e
+    return filter(chosen.takes, names)
 
 
-def _names(entries: Iterator[os.DirEntry[str]], search: _Search) -> Iterator[str]:
-    """What is taken from a folder: wanted files and, with a slash at the end, folders; symlinks to folders are not."""
+def _names(entries: Iterator[os.DirEntry[str]], chosen: Folder, search: _Search) -> Iterator[str]:
+    """What may be taken from a folder: files and, with a slash at the end, folders; symlinks to folders are not."""
     for entry in entries:
         name = entry.name
-        if name.startswith("."):
-            continue
         if entry.is_symlink():
-            if not os.path.isdir(entry.path) and _wanted(name):
+            if not os.path.isdir(entry.path) and chosen.may_take(name):
                 search.may_repeat = True
                 yield name
-        elif entry.is_dir():
+        elif entry.is_dir() and not name.startswith("."):
             yield name + "/"
-        elif _wanted(name):
+        elif chosen.may_take(name):
             yield name
 
 
-def _wanted(path: str) -> bool:
-    """Whether a file is taken from a folder, by its path below that folder."""
-    names = path.split("/")
-    known = names[-1].endswith(_KNOWN_SUFFIXES) or is_known(names[-1])
-    return known and names[-1] not in _METADATA and not any(name.startswith(".") for name in names)
-
-
-def _no_text(folder: str) -> InputError:
+def _nothing_taken(folder: str, left_out: Counter[str]) -> InputError:
+    """Of what is there, nothing is an input."""
+    supported = f"Supported: {', '.join(FORMAT_OF_SUFFIX)}, each also compressed ({', '.join(SUFFIXES)})."
+    if not left_out:
+        return InputError(f"{show(folder)}: no text in this folder, which is empty. {supported}")
     return InputError(
-        f"{show(folder)}: no text in this folder. Supported: {', '.join(FORMAT_OF_SUFFIX)}, each also compressed ({', '.join(SUFFIXES)}). Files with other names can be named one by one or by a glob."
+        f"{show(folder)}: no text in this folder; left out: {listed(left_out)}. {supported} --include takes what its pattern matches, whatever the name: --include '*.log'"
     )
 
 

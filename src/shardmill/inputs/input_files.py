@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
@@ -83,6 +84,8 @@ class InputFiles(_Packed[InputFile]):
         """Of all files; a pipe, whose size is not known, counts as 0."""
         self.noted: dict[str, Any] = {}
         """Facts about the whole list that were expensive to find."""
+        self.left_out: Counter[str] = Counter()
+        """How many files were found in folders but not taken, by name or kind."""
         for file in files:
             self.add(file)
 

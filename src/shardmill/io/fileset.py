@@ -124,7 +124,7 @@ class RemoteFiles:
         if self._pid != os.getpid():  # forked: threads, connections and file systems stayed behind
             self._connect(Resolver(self._network_seconds))
         if self._lookup is not None and name not in self._files:
-            self._files[name] = self._lookup(_joined(self._url, name), lambda _: True)[0]
+            self._files[name] = self._lookup(_joined(self._url, name))[0].file
         found = self._files.get(name)
         if found is None:
             raise NotFound(f"{show(self.path(name))}: no such file")

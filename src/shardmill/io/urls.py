@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from shardmill.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.io import http
@@ -34,8 +34,6 @@ _ADVICE = {
 _EXTRAS = {"hf": ("hub", "huggingface_hub"), "s3": ("s3", "s3fs"), "gs": ("gcs", "gcsfs")}
 
 T = TypeVar("T")
-Wanted = Callable[[str], bool]
-"""Whether a file is taken from a folder, by its path below that folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +49,6 @@ class Filesystem:
     pinned: bool
     """The address names the version, so the bytes cannot change."""
     address: Callable[[str, dict[str, Any]], Address]
-    not_data: tuple[str, ...] = ()
-    """Files of the folder that only describe the data."""
     put_options: dict[str, Any] = field(default_factory=dict)
     """Options of put_file that keep its memory small."""
 
@@ -61,21 +57,31 @@ class Filesystem:
         return self.root[1] + name.removeprefix(self.root[0])
 
 
+class Listed(NamedTuple):
+    """A file that a URL names."""
+
+    file: RemoteFile
+    below: str
+    """Its path below the folder, or below the part of the glob without * ? [; empty if the URL names the file itself."""
+    in_folder: bool
+    """It was found in a folder."""
+
+
 class Resolver:
     """Looks up URLs. Made anew for every job, since it caches what it has listed."""
 
     def __init__(self, network_seconds: float) -> None:
         self._network_seconds = network_seconds
 
-    def find(self, url: str, wanted: Wanted) -> list[RemoteFile]:
-        """All files that a URL names: itself, the wanted ones below it, or the matches of its glob. In no order."""
+    def find(self, url: str) -> list["Listed"]:
+        """All files that a URL names: itself, those below it, or the matches of its glob. In no order."""
         if _on_web(url):
-            return [self._web_file(url)]
+            return [Listed(self._web_file(url), "", False)]
         return self.attempt(
             url,
             lambda store: [
-                self._file(store, name, info)
-                for name, info in _entries(store, wanted)
+                Listed(self._file(store, name, info), below, in_folder)
+                for name, info, below, in_folder in _entries(store)
                 if not name.endswith("/")  # the folder marker that some tools write
             ],
         )
@@ -196,7 +202,6 @@ class Resolver:
             version=_hub_version,
             pinned=True,
             address=address,
-            not_data=() if where.path_in_repo else ("README.md",),
         )
 
     @cached_property
@@ -255,23 +260,28 @@ def _on_web(url: str) -> bool:
     return _scheme(url) in ("http", "https")
 
 
-def _entries(store: Filesystem, wanted: Wanted) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The files that a path, folder or glob names, each with fsspec's info."""
+def _entries(store: Filesystem) -> Iterator[tuple[str, dict[str, Any], str, bool]]:
+    """The files that a path, folder or glob names, each with fsspec's info, and as in Listed."""
     fs, path = store.fs, store.path
+    fixed = len(path)
     if glob.has_magic(path):
         found = dict(fs.glob(path, detail=True))
         if not found:
             raise InputError(f"{show(store.shown(path))}: no file matches this pattern; check the spelling")
+        fixed = len(fixed_part(path))
     else:
         found = {path: fs.info(path)}
     for name, info in found.items():
         if info["type"] != "directory":
-            yield name, info
+            yield name, info, name[fixed:], False
             continue
         for below, inner in dict(fs.find(name, detail=True)).items():
-            inside = below[len(name) :].lstrip("/")
-            if wanted(inside) and inside not in store.not_data:
-                yield below, inner
+            yield below, inner, below[fixed:].lstrip("/"), True
+
+
+def fixed_part(pattern: str) -> str:
+    """The folder that a glob begins with, in which there is no * ? or [."""
+    return "".join(re.split(r"[*?[]", pattern)[0].rpartition("/")[:2])
 
 
 def _hub_version(info: dict[str, Any]) -> str:

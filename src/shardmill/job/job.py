@@ -14,6 +14,7 @@ from shardmill.documents.rules import TextRules
 from shardmill.errors import UsageError
 from shardmill.formats import registry
 from shardmill.formats.registry import Output
+from shardmill.inputs.choose import Chooser
 from shardmill.inputs.find import find_inputs
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io import reading, storage
@@ -92,7 +93,8 @@ def find(spec: Spec, limits: Limits) -> tuple[InputFiles, Tokenizer]:
     """The inputs and the tokenizer. Refuses choices that contradict each other."""
     registry.check(spec)
     check_output_url(str(spec.output))
-    files = find_inputs(map(str, spec.inputs), network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
+    chooser, most = Chooser(spec.include, spec.exclude), limits.most_memory()
+    files = find_inputs(map(str, spec.inputs), chooser, network_seconds=limits.network_seconds, most_bytes=most)
     mode, fraction = _val_choice(spec)
     if mode == "nanogpt" and (len(files) > 1 or spec.separator is not None):
         raise UsageError(

@@ -19,6 +19,7 @@ from shardmill.errors import MismatchError, ShardmillError, TemporaryError
 from shardmill.formats import registry
 from shardmill.formats.output_files import OutputFiles
 from shardmill.formats.writer import FormatWriter
+from shardmill.inputs import choose
 from shardmill.io import storage
 from shardmill.io.lock import locked
 from shardmill.job import destination as destinations
@@ -67,6 +68,8 @@ class Progress:
 class Start:
     """What a job will do; passed to on_start when everything is decided, before the work."""
 
+    inputs: str
+    """What there is to read, such as 1,204 .jsonl.zst, 3 .parquet."""
     files: int
     total_bytes: int
     """0 if a pipe is among them."""
@@ -149,6 +152,7 @@ def prepare(
 
 def _start_of(job: Job, destination: Destination, unfinished: Unfinished | None, notes: tuple[str, ...]) -> Start:
     return Start(
+        inputs=choose.found(job.files),
         files=len(job.files),
         total_bytes=job.total_bytes,
         tokenizer=job.spec.tokenizer,

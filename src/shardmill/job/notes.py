@@ -8,6 +8,7 @@ from shardmill.errors import ShardmillError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.registry import Format
 from shardmill.formats.shards import SPLITS
+from shardmill.inputs.choose import listed
 from shardmill.io.reading import open_input
 from shardmill.job.job import Job
 from shardmill.record.manifest import Manifest
@@ -49,6 +50,8 @@ def notes_before(job: Job, expect: Callable[[Job], Expected]) -> tuple[str, ...]
         notes.append(
             f"shards get {rounded:,} tokens instead of {asked:,}, since they hold whole samples of {job.writes.shape.sample_tokens:,} (--sample-tokens)"
         )
+    if job.files.left_out:
+        notes.append(f"left out: {listed(job.files.left_out)}; --include takes what its pattern matches")
     return tuple(note for note in (*notes, *_about_val(job, expect)) if note)
 
 

@@ -1,10 +1,12 @@
 """The finished job → manifest.json: what was made, from what, with which choices. Present only when complete (I3)."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import xxhash
@@ -159,7 +161,9 @@ def _choice_types() -> dict[str, set[type]]:
     """The types that each choice of a Spec may have in JSON."""
     found: dict[str, set[type]] = {}
     for name, hint in get_type_hints(Spec).items():
-        kinds = {str} if get_origin(hint) is Literal else set(get_args(hint) or (hint,))
+        origin, kinds = get_origin(hint), set(get_args(hint) or (hint,))
+        if origin in (Literal, Sequence):
+            kinds = {str} if origin is Literal else {list, NoneType}
         found[name] = kinds | {int} if float in kinds else kinds
     return found
 

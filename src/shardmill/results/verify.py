@@ -21,6 +21,7 @@ from shardmill.errors import InputError, MismatchError, OutputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.output_files import SEGMENT_BYTES
 from shardmill.formats.shards import Shard, SidecarFile, SplitName, Tokens, TokenType
+from shardmill.inputs.choose import Chooser
 from shardmill.inputs.find import find_inputs
 from shardmill.io import storage
 from shardmill.io.fileset import FileSet, open_fileset
@@ -283,7 +284,8 @@ def _verify_source(
             f"{show(fileset.folder)}: was made from other outputs by shardmill {how}, so it cannot be compared with text; verify those with --source, and this one without"
         )
     spec, vocabulary = _spec_of(corpus, sources)
-    files = find_inputs(map(str, sources), network_seconds=limits.network_seconds, most_bytes=limits.most_memory())
+    chooser, most = Chooser(spec.include, spec.exclude), limits.most_memory()
+    files = find_inputs(map(str, sources), chooser, network_seconds=limits.network_seconds, most_bytes=most)
     aside: dict[str, Any] = {"inputs": None}
     changed = manifest.differences({**made.job, **aside}, {**describe(spec, files, vocabulary), **aside})
     changed += input_list.changes(fileset, made.job["inputs"], input_list.describe(files), files, paths=False)

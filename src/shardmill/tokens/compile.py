@@ -107,7 +107,7 @@ def shape_of(pattern: str, *, possessive: bool) -> Shape | None:
     possessive: whether {1,3}+ takes three and never gives back, as in tiktoken; Oniguruma reads a run of any length. Its
     $ also matches before each newline, so there \\s+$ is not understood.
     """
-    left, fields = _canonical(pattern, possessive=possessive) + "|", dict[str, Any]()
+    left, fields = canonical(pattern, possessive=possessive) + "|", dict[str, Any]()
     for spellings in _SPELLINGS:
         spelling = next((each for each in spellings if left.startswith(each and each + "|")), None)
         if spelling is None:
@@ -130,7 +130,7 @@ def _is_known(shape: Shape, *, possessive: bool) -> bool:
     return shape.digits > 0 and shape.newlines and shape.tail == tail
 
 
-def _canonical(pattern: str, *, possessive: bool = False) -> str:
+def canonical(pattern: str, *, possessive: bool = False) -> str:
     """Newlines as escapes, and nothing possessive: no part of a known spelling could give back what the next one takes."""
     pattern = pattern.replace("\r", r"\r").replace("\n", r"\n")
     return re.sub(r"([+*?]|\d\})\+" if possessive else r"([+*?])\+", r"\1", pattern)
@@ -208,6 +208,14 @@ def _bytes_model(
     )
 
 
+def pretokenizer_shape(steps: list[Config]) -> Shape | None:
+    """The shape of a chain of pre-tokenizers, if it is known."""
+    try:
+        return _pretokenizer(steps)
+    except (_NotKnown, ValueError, KeyError):
+        return None
+
+
 def _pretokenizer(steps: list[Config]) -> Shape:
     """The shape of a chain of pre-tokenizers that ends with ByteLevel."""
     *before, last = steps
@@ -223,7 +231,7 @@ def _pretokenizer(steps: list[Config]) -> Shape:
     if len(patterns) == 1 and (shape := shape_of(patterns[0], possessive=False)):
         return shape
     isolated = all(step["behavior"] == "Isolated" for step in before)  # its patterns do not match every character
-    if isolated and tuple(map(_canonical, patterns)) == tuple(map(_canonical, _DEEPSEEK_PATTERNS)):
+    if isolated and tuple(map(canonical, patterns)) == tuple(map(canonical, _DEEPSEEK_PATTERNS)):
         return _DEEPSEEK
     raise _NotKnown(f"its pre-tokenizer splits by a pattern that is not known: {show(' then '.join(patterns))}")
 

@@ -48,7 +48,7 @@ class Engines:
 
 
 def choose_engines(tokenizer: Tokenizer, engine: Engine) -> Engines:
-    """Our own engine if it knows the tokenizer, or what was asked for. The reference is loaded in the background."""
+    """Our own engine if it knows the tokenizer, or what was asked for. The reference is loaded when it is first needed."""
     if engine == "reference":
         return Engines(tokenizer=tokenizer, reference=load_reference(tokenizer))
     reference = Later(tokenizer)
@@ -60,7 +60,7 @@ def choose_engines(tokenizer: Tokenizer, engine: Engine) -> Engines:
             f"--engine native: tokenizer {show(tokenizer.name)} cannot run on it, since {ours}; use --engine auto"
         )
     note = f"{tokenizer.name} runs on {reference.version}, which is slower: {ours}"
-    return Engines(tokenizer=tokenizer, reference=reference.wait(), note=note)
+    return Engines(tokenizer=tokenizer, reference=reference.load(), note=note)
 
 
 def _make(tokenizer: Tokenizer) -> Ours | str:
@@ -83,8 +83,9 @@ class Encoder:
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
 
-    def encode(self, pieces: list[bytes], begins: Sequence[bool]) -> tuple[Ids, TokenCounts]:
-        """The ids of all pieces in sequence, and how many each has."""
+    def encode(self, pieces: list[bytes], begins: Sequence[bool] | None = None) -> tuple[Ids, TokenCounts]:
+        """The ids of all pieces in sequence, and how many each has. begins: which begin their document; None: all."""
+        begins = [True] * len(pieces) if begins is None else begins
         if self._engines.ours is not None:
             return self._engines.ours.encode(pieces, begins)
         encoded = [self._by_reference(piece, begin) for piece, begin in zip(pieces, begins, strict=True)]

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from shardmill.errors import UsageError
+from shardmill.errors import TemporaryError, UsageError
 from shardmill.system.names import show
 from shardmill.tokens import stored
 from shardmill.tokens.compile import byte_alphabet, compile_encoding, compile_json, spelled
@@ -90,7 +90,9 @@ _MOST_FILE_BYTES = 256 << 20
 # The memory that loading takes, here and in the tokenizers library: the text, at up to four bytes a character, and
 # for each comma, which stands for a token or half a merge, 140 to 250 bytes.
 _BYTES_PER_BYTE, _BYTES_PER_ENTRY = 4, 256
+_BYTES_PER_RANK = 384  # of a tiktoken encoding; measured: 190 to 340
 _BEFORE_LOADING = 128 << 20  # the process itself, and the tables of our engine
+_TRY_AGAIN = (408, 429)  # HTTP status of a timeout, and of too many requests
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +142,7 @@ def load(name: str, most_bytes: float = math.inf, cache: Path | None = None) -> 
 
 @lru_cache(maxsize=1)
 def read_ranks(encoding: str) -> dict[bytes, int]:
-    """The vocabulary of one of OpenAI's encodings: the bytes and id of each token. Cached until choose_engines is done."""
+    """The vocabulary of one of OpenAI's encodings: the bytes and id of each token. Cached until the reference has it."""
     return {
         base64.b64decode(token): int(rank)
         for token, rank in (line.split() for line in vocabulary_file(encoding).read_bytes().splitlines())
@@ -194,7 +196,7 @@ def _load_encoding(encoding: str, cache: Path | None = None) -> Tokenizer:
             specials=dict(known.specials),
             cuts=Cuts(known.family, ranks),
             model=compile_encoding(ranks, known.pattern),
-            memory=_memory_to_load(len(content), len(ranks)) - _BEFORE_LOADING,
+            memory=_BYTES_PER_RANK * len(ranks),
         )
 
     return _kept(cache, encoding, file, known.sha256, make)
@@ -311,24 +313,37 @@ def _stands_alone(token: dict[str, Any]) -> bool:
 
 
 def _download(name: str) -> Path:
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         return Path(hf_hub_download(name, "tokenizer.json"))
     except RepositoryNotFoundError as e:
-        raise UsageError(
-            f"tokenizer {show(name)}: no such model on the hub, or it is private; check the name, or log in with `hf auth login`"
+        why = "no such model on the hub, or it is private; check the name, or log in with `hf auth login`"
+        raise UsageError(f"tokenizer {show(name)}: {why}") from e
+    except ValueError as e:
+        why = f"the hub does not accept this name ({_cause(e)}); check the spelling"
+        raise UsageError(f"tokenizer {show(name)}: {why}, or give the path of a tokenizer.json instead") from e
+    except Exception as e:  # no answer, or a broken connection: of what kind, depends on the library's version
+        if isinstance(e, EntryNotFoundError) and not isinstance(e, LocalEntryNotFoundError):
+            raise UsageError(
+                f"tokenizer {show(name)}: this model has no tokenizer.json; convert its tokenizer with the tokenizers library and give the path of the file"
+            ) from e
+        status = getattr(getattr(e.__cause__ or e, "response", None), "status_code", 0)
+        if constants.HF_HUB_OFFLINE or (400 <= status < 500 and status not in _TRY_AGAIN):
+            why = (
+                "HF_HUB_OFFLINE forbids to download it; unset that"
+                if not status
+                else f"the hub refuses it (HTTP status {status}); log in with `hf auth login`"
+            )
+            raise UsageError(f"tokenizer {show(name)}: {why}, or give the path of a tokenizer.json instead") from e
+        raise TemporaryError(
+            f"tokenizer {show(name)}: the hub cannot be reached ({_cause(e)}); run the same command again later, or give the path of a tokenizer.json instead"
         ) from e
-    except LocalEntryNotFoundError as e:  # a kind of EntryNotFoundError, but it means that the hub did not answer
-        raise UsageError(
-            f"tokenizer {show(name)}: the hub cannot be reached; give the path of a tokenizer.json instead"
-        ) from e
-    except EntryNotFoundError as e:
-        raise UsageError(
-            f"tokenizer {show(name)}: this model has no tokenizer.json; convert its tokenizer with the tokenizers library and give the path of the file"
-        ) from e
-    except (OSError, ValueError) as e:
-        raise UsageError(
-            f"tokenizer {show(name)}: the hub cannot be reached, or does not accept this name ({show(str(e))}); give the path of a tokenizer.json instead"
-        ) from e
+
+
+def _cause(e: BaseException) -> str:
+    """What went wrong in the first place, on one line."""
+    while e.__cause__ is not None:
+        e = e.__cause__
+    return show(" ".join(str(e).split())[:200] or type(e).__name__)

@@ -11,12 +11,13 @@ typedef struct {
 } FN(Carry);
 
 #if defined(USE_AVX512)
-/* Characters of two bytes: all with the same lead at once. Returns their lead bytes. */
+/* Characters of two bytes that part no words: all with the same lead at once. Returns their lead bytes. */
 static inline __attribute__((always_inline)) u64 FN(two_bytes)(const Engine *e, const u8 *p, u64 leads, int kind,
                                                                FN(Block) *b, FN(Carry) *later)
 {
     __m512i v = _mm512_loadu_si512(p);
-    u64 two = leads & _mm512_cmplt_epu8_mask(v, _mm512_set1_epi8((char)0xE0));
+    __m512i whole = _mm512_permutexvar_epi8(v, _mm512_load_si512(e->whole_leads));
+    u64 two = leads & _mm512_test_epi8_mask(whole, whole);
     for (u64 left = two; left;) {
         u8 lead = p[__builtin_ctzll(left)];
         u64 same = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8((char)lead)), second = same << 1;
@@ -92,7 +93,7 @@ static inline __attribute__((always_inline)) FN(Carry) FN(classify_long)(const E
         }
         if (UNLIKELY(c == SPACES))
             *(size == 2 ? &b.space2 : &b.space3) |= 1ull << i;
-        if (LIKELY(!(first && i == 0) && size > 2)) { /* half of these borders part words: no branch */
+        if (LIKELY(!(first && i == 0) && !e->whole_leads[lead & 63])) { /* half of these borders part words: no branch */
             u8 last = p[(ptrdiff_t)i - 1];
             u32 before = last < 0x80 ? last : later.before;
             u64 known = (u64)(last < 0x80) | (u64)(later.behind == i);
