@@ -86,6 +86,19 @@ _STRIPPING = [
     {"content": "<x<tag>y>", "special": True},
     *("<tag>", "<tag><tag>", "one two", "\n\n"),
 ]
+_NORMALIZED = [
+    *_STRIPPING,
+    *(
+        {**(token if isinstance(token, dict) else {"content": token}), "normalized": True}
+        for token in (
+            "<n>",
+            "two words",
+            "<n><n>",
+            {"content": "<N>", "rstrip": True},
+            {"content": "<hides<n>>", "special": True},
+        )
+    ),
+]
 CONFIGS = {
     "llama 2": lambda: config(_sequence(PREPEND, REPLACE)),
     "mistral": lambda: config(None, _metaspace("first")),
@@ -94,6 +107,9 @@ CONFIGS = {
     "yi": lambda: config(_sequence(REPLACE)),
     "gemma": lambda: config(REPLACE, NEVER_FIRES, _GEMMA),
     "phi 3": lambda: config(_sequence(PREPEND, REPLACE), None, _STRIPPING),
+    "phi 3, normalized": lambda: config(_sequence(PREPEND, REPLACE), None, _NORMALIZED),
+    "mistral, normalized": lambda: config(None, _metaspace("first"), _NORMALIZED),
+    "gemma, normalized": lambda: config(REPLACE, NEVER_FIRES, [*_GEMMA, *_NORMALIZED[-5:]]),
 }
 
 

@@ -70,8 +70,9 @@ struct Sp {
     u64 *joined;        /* a bit for the hash of two symbols side by side in a live token */
     u32 joined_shift;
     u8 closed[128]; /* bytes that stand only in added tokens made of that byte alone: a run of one is a piece */
-    const Added *added;
-    int prepend; /* one of the below */
+    const Added *added, *normalized; /* tokens that are found in the text; and those found where blanks are U+2581 */
+    int prepend;                     /* one of the below */
+    int metaspace;                   /* the search for added tokens finds blanks as they are */
     /* Shared by all threads, and emptied when full. */
     Piece *pieces;
     LongPiece *longs;
