@@ -293,27 +293,44 @@ static int place_pairs(Pairs *p, const u64 *list, u32 count, u32 buckets)
     return good;
 }
 
+/* In a table of so many slots; 0 without memory, or when they are too few. */
+static int hash_pairs_in(Pairs *p, u32 slots, const u64 *list, u32 count, size_t *memory)
+{
+    size_t used = 0;
+    u32 buckets = slots / 4;
+    p->mask = slots - 1;
+    p->bucket_shift = 64 - (u32)__builtin_ctz(buckets);
+    p->slots = table((size_t)slots * sizeof(u64), &used);
+    p->steps = table((size_t)buckets * sizeof(u16), &used);
+    if (p->slots)
+        memset(p->slots, 0xFF, (size_t)slots * sizeof(u64));
+    if (p->slots && p->steps && place_pairs(p, list, count, buckets)) {
+        *memory += used;
+        return 1;
+    }
+    free(p->slots);
+    free(p->steps);
+    p->slots = NULL;
+    p->steps = NULL;
+    return 0;
+}
+
 static int hash_pairs(Sp *e, const Building *b)
 {
     u32 slots = 512, count = 0;
-    while (slots < e->merged_symbols + e->merged_symbols / 4)
-        slots *= 2;
-    Pairs *p = &e->pairs;
-    p->mask = slots - 1;
-    p->bucket_shift = 64 - (u32)__builtin_ctz(slots / 8);
-    p->slots = table((size_t)slots * sizeof(u64), &e->memory);
-    p->steps = table((size_t)slots / 8 * sizeof(u16), &e->memory);
     u64 *list = malloc(((size_t)e->merged_symbols + 1) * sizeof(u64));
-    int good = p->slots && p->steps && list;
-    if (good) {
-        memset(p->slots, 0xFF, (size_t)slots * sizeof(u64));
-        for (u32 t = 0; t < b->v->count; t++)
-            if (b->last[t] != NO_RANK) {
-                u32 left = b->symbol[b->last_pair[t] >> SYMBOL_BITS], right = b->symbol[b->last_pair[t] & NO_SYMBOL];
-                list[count++] = ((u64)left << SYMBOL_BITS | right) << SYMBOL_BITS | b->symbol[t];
-            }
-        good = place_pairs(p, list, count, slots / 8);
-    }
+    if (!list)
+        return SP_NO_MEMORY;
+    for (u32 t = 0; t < b->v->count; t++)
+        if (b->last[t] != NO_RANK) {
+            u32 left = b->symbol[b->last_pair[t] >> SYMBOL_BITS], right = b->symbol[b->last_pair[t] & NO_SYMBOL];
+            list[count++] = ((u64)left << SYMBOL_BITS | right) << SYMBOL_BITS | b->symbol[t];
+        }
+    while (slots < count + count / 10) /* as full as can be: it is read in no order */
+        slots *= 2;
+    int good = 0;
+    for (u32 i = 0; i < 3 && !good; i++)
+        good = hash_pairs_in(&e->pairs, slots << i, list, count, &e->memory);
     free(list);
     return good ? SP_GOOD : SP_NO_MEMORY;
 }
