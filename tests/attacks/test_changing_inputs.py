@@ -250,7 +250,7 @@ def test_a_document_that_is_half_written_cannot_be_skipped_any_more(tmp_path, se
     with pytest.raises(InputError, match="not UTF-8"):
         prepare(replace(job, on_error="stop"), limits=SMALL)
     for _ in range(2):
-        with pytest.raises(InputError, match=r"already written.*--on-error replace"):
+        with pytest.raises(InputError, match=r"already been written.*--on-error replace"):
             prepare(job, limits=SMALL)
     made = prepare(replace(job, on_error="replace"), limits=SMALL).manifest
     assert made.counts.replaced_characters == 1 and verify(tmp_path / "out", sources=[str(tmp_path / "a.txt")]).ok
