@@ -39,6 +39,7 @@ DOORS = {
         "documents.utf8",
         "io.snappy",
         "documents.columnar.columns",
+        "documents.columnar.filtered",
         "documents.columnar.pages",
         "documents.columnar.parquet",
         "documents.columnar.arrow",

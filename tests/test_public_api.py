@@ -152,7 +152,7 @@ COMMON = {
     "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--val-tokens", "--split", "--seed", "--dtype",
     "--on-error", "--max-rejects", "--input-format", "--field", "--sample", "--limit-documents", "--limit-tokens",
     "--workers", "--max-memory", "--engine", "--json", "--output", "--format", "--shard-tokens", "--sample-tokens",
-    "--index", "--provenance", "--staging", "--max-staging", "--include", "--exclude", "--config", "--save-config",
+    "--index", "--provenance", "--staging", "--max-staging", "--include", "--exclude", "--where", "--config", "--save-config",
 }  # fmt: skip
 TARGET = {"--output", "--shard-tokens", "--sample-tokens", "--index", "--overwrite", "--sync", "--json"}
 

@@ -246,8 +246,9 @@ def _summary(result: "Result", told: tuple[str, ...]) -> list[str]:
     plain = isinstance(inputs, list) and all(entry["path"].lower().endswith(_PLAIN_TEXT) for entry in inputs)
     share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens and plain else ""
     rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""
+    filtered = f", {counts.documents_filtered:,} filtered out by --where" if counts.documents_filtered else ""
     lines.append(
-        f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}), {size(counts.input_bytes)} of input{share}"
+        f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}{filtered}), {size(counts.input_bytes)} of input{share}"
     )
     if run:
         if run["resumed_bytes"]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.pieces import NOT_WRITTEN, Pieces, Position
 from shardmill.documents.rejects import Reject
 from shardmill.errors import ShardmillError
 from shardmill.job.job import Job
@@ -238,7 +238,7 @@ def count(trace: Trace, input_bytes: int, pieces: int | None = None) -> Counts:
         else:
             counts["passages"] += passages
             counts["passages_val"] += passages if val else 0
-    counts["documents"] += counts["documents_empty"] + counts["documents_rejected"] + counts["documents_unsampled"]
+    counts["documents"] += sum(counts[name] for name in NOT_WRITTEN)
     return Counts(**{**counts, "input_bytes": input_bytes})
 
 

@@ -38,7 +38,7 @@ def run(
     enough = split.enough(fraction)
     if found is None:
         files_suffice = plain and len(files) >= enough  # a file of text is at least one document
-        counted = rules.wanted is None and (files_suffice or _has_records(files, rules, enough))
+        counted = not rules.selects and (files_suffice or _has_records(files, rules, enough))
         found = Lowest(records=math.ceil(enough) if counted else 0)
         yield found, 0
     if found.records < enough:
@@ -46,7 +46,7 @@ def run(
         for after, size, keys, records in (
             _survey(files, rules, found.position) if surveys else _parse(files, rules, found.position, workers)
         ):
-            found = found.plus(keys, records if rules.wanted is None else len(keys), after)
+            found = found.plus(keys, len(keys) if rules.selects else records, after)
             yield found, size
             if found.records >= enough:
                 return

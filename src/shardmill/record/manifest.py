@@ -28,13 +28,14 @@ _LONGEST_CHOICE = 1024  # bits; a seed may be any number
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """Accounts for everything that was read (I6): documents = written + empty + rejected + not sampled."""
+    """Accounts for everything that was read (I6): documents = written + empty + rejected + not sampled + filtered."""
 
     input_bytes: int = 0
     documents: int = 0
     documents_empty: int = 0
     documents_rejected: int = 0
     documents_unsampled: int = 0
+    documents_filtered: int = 0
     documents_val: int = 0
     passages: int = 0
     passages_val: int = 0

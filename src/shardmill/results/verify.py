@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from shardmill.documents import rejects
-from shardmill.documents.pieces import BEGINNING
+from shardmill.documents.pieces import BEGINNING, NOT_WRITTEN
 from shardmill.errors import InputError, MismatchError, OutputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.output_files import SEGMENT_BYTES
@@ -211,7 +211,8 @@ def _is_limited(made: Manifest) -> bool:
 
 
 def _written(counts: Counts) -> int:
-    return counts.documents - counts.documents_empty - counts.documents_rejected - counts.documents_unsampled
+    left_out: list[int] = [getattr(counts, name) for name in NOT_WRITTEN]
+    return counts.documents - sum(left_out)
 
 
 def _check_rejects(fileset: FileSet, made: Manifest) -> Iterator[Problem]:
