@@ -59,7 +59,7 @@ def rows(reader: Reader, field: str) -> int:
     return int(meta.num_rows)
 
 
-def largest_page(reader: Reader, field: str, where: Where | None) -> int:
+def largest_page(reader: Reader, field: str, where: Where | None = None) -> int:
     """Bytes to hold at once: the footer, and the largest page of the first row group, as a sample of the others."""
     footer = _footer_bytes(reader)
     if footer > _LEAST_FOOTER:
