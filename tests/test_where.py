@@ -330,6 +330,34 @@ def test_values_of_columns_compare_as_in_json(tmp_path):
                 prepare(Spec(inputs=[tmp_path / f"a.{suffix}"], output=tmp_path / "out", where=[condition]))
 
 
+def test_a_filter_column_that_is_damaged_costs_its_row_group(tmp_path):
+    data = bytearray(as_parquet(table(pa.float64()), compression="zstd", use_dictionary=False))
+    column = pq.read_metadata(io.BytesIO(data)).row_group(1).column(1)
+    start, length = column.data_page_offset, column.total_compressed_size
+    data[start + length // 2 : start + length] = bytes(length - length // 2)
+    (tmp_path / "a.parquet").write_bytes(data)
+    spec = {"inputs": [tmp_path / "a.parquet"], "where": WHERE, "val_fraction": 0}
+    counts = prepare(Spec(**spec, output=tmp_path / "out", on_error="skip")).manifest.counts
+    assert counts.documents == len(ROWS) and counts.documents_rejected == 70
+    with pytest.raises(InputError, match=r"row 70.*70 rows, to the end of row group 1, cannot be read"):
+        prepare(Spec(**spec, output=tmp_path / "stopped"))
+
+
+def test_a_filter_column_with_pages_that_cannot_be_held_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardmill.documents.columnar.columns.LEAST_HELD", 4000)
+    sizes = (9, 3000)
+    with pq.ParquetWriter(
+        tmp_path / "a.parquet", pa.schema([("text", pa.string()), ("n", pa.int64())]), use_dictionary=["text"]
+    ) as writer:
+        for size in sizes:
+            writer.write_table(pa.table({"text": ["a"] * size, "n": range(size)}))
+    spec = {"inputs": [tmp_path / "a.parquet"], "output": tmp_path / "out", "on_error": "skip", "val_fraction": 0}
+    counts = prepare(Spec(**spec, where=["n >= 0"])).manifest.counts
+    assert counts.documents_rejected == 3000 and counts.documents == 3009
+    assert "in a column that --where asks for" in (tmp_path / "out/rejects.jsonl").read_text()
+    assert prepare(Spec(**spec), overwrite=True).manifest.counts.documents_rejected == 0
+
+
 def test_headers_of_warc_records_are_fields(tmp_path):
     texts = [f"Page {i}. " * 20 for i in range(40)]
     tags = [{"score": i % 5, "language": ["eng", "fra"][i % 2]} for i in range(40)]

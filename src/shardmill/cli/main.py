@@ -39,6 +39,8 @@ Examples:
       every text, JSON Lines, Parquet, Arrow, CSV and TSV file below corpus/, as uint32
   shardmill prepare 'crawl/*.jsonl.zst' -o data/ --field content --on-error skip
       the field "content" of each line; bad lines are skipped and counted
+  shardmill prepare crawl/ -o data/ --where 'score >= 3' --where 'language in ("en", "de")'
+      only records whose other fields meet these conditions
   shardmill prepare 'part-*.txt' -o data/ --separator '<|endoftext|>'
       documents are separated by <|endoftext|>, which becomes the end-of-text token
   shardmill prepare tiny.txt -o data/ --val-fraction 0.1 --split tail

@@ -92,6 +92,10 @@ def find(spec: Spec, limits: Limits) -> tuple[InputFiles, Tokenizer]:
     """The inputs and the tokenizer. Refuses choices that contradict each other."""
     registry.check(spec)
     where.parse(spec.where)
+    if limits.max_rejects is not None and spec.on_error != "skip":
+        raise UsageError(
+            f"--max-rejects: with --on-error {spec.on_error} no record is skipped; pass --on-error skip with it"
+        )
     check_output_url(str(spec.output))
     chooser, most = Chooser(spec.include, spec.exclude), limits.most_memory()
     files = find_inputs(map(str, spec.inputs), chooser, network_seconds=limits.network_seconds, most_bytes=most)
@@ -109,10 +113,6 @@ def find(spec: Spec, limits: Limits) -> tuple[InputFiles, Tokenizer]:
 
 def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits, *, begins: bool = False) -> Job:
     """Decide everything before the work starts. If it starts right away, the first pass runs while the engines load."""
-    if limits.max_rejects is not None and spec.on_error != "skip":
-        raise UsageError(
-            f"--max-rejects: with --on-error {spec.on_error} no record is skipped; pass --on-error skip with it"
-        )
     total = files.total_bytes if files.known else 0
     likely = total if files.known else _UNKNOWN_BYTES
     writes = registry.plan_output(spec, tokenizer, files.paths)

@@ -136,6 +136,10 @@ def notes_on(job: Job, made: Manifest) -> tuple[str, ...]:
         f"skipped {counts.passages_rejected:,} bad passages of running text; see {rejects.NAME}": counts.passages_rejected,
     }
     notes += [sentence for sentence, count in counted.items() if count]
+    if counts.documents and counts.documents == counts.documents_filtered:
+        notes.append(
+            "no record meets the --where condition; check the names of its fields, and whether values are numbers or text"
+        )
     if job.val_fraction and not any(file.split == "val" for file in made.files):
         notes.append("there is no validation set: too few different documents or passages for this --val-fraction")
     notes += _short(made, job.writes.format, job.writes.shape.sample_tokens or 0)

@@ -15,8 +15,8 @@ from shardmill.documents.where import VALUE_BYTES, Value, Where, field_name
 from shardmill.errors import ContentError
 from shardmill.system.names import show
 
-# A bit for each row of a row group: 16 MiB.
-_MOST_ROWS = 1 << 27
+# A bit for each row of a row group: 4 MiB.
+_MOST_ROWS = 1 << 25
 _AT_ONCE = 8 * MAX_RECORDS
 
 Windows = Callable[[Any, TextRules], Iterator[tuple[int, Values]]]

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from shardmill.documents.columnar.arrow import ReaderFile
 from shardmill.documents.columnar.columns import LEAST_HELD, Rows, RowsPart, choose_column, parts_of
 from shardmill.documents.columnar.filtered import Column, Kept, columns_of, inside, lenient, scalars, texts
-from shardmill.documents.columnar.pages import DICTIONARY, MOST_HELD, Chunk
+from shardmill.documents.columnar.pages import BY_DICTIONARY, DICTIONARY, MOST_HELD, Chunk
 from shardmill.documents.columnar.values import values_of
 from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
@@ -59,7 +59,7 @@ def rows(reader: Reader, field: str) -> int:
     return int(meta.num_rows)
 
 
-def largest_page(reader: Reader, field: str, where: Where | None) -> int:
+def largest_page(reader: Reader, field: str, where: Where | None = None) -> int:
     """Bytes to hold at once: the footer, and the largest page of the first row group, as a sample of the others."""
     footer = _footer_bytes(reader)
     if footer > _LEAST_FOOTER:
@@ -96,18 +96,23 @@ def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
     number = min(int(np.searchsorted(ends, at, side="right")), len(ends) - 1)
     size = groups[number].column(column).total_uncompressed_size
     try:
-        pages = [page for page in _chunk(reader, meta, number, column).pages() if page.kind != DICTIONARY]
+        pages = list(_chunk(reader, meta, number, column).pages())
     except _FAILURES:  # reported when it is read
         return None
-    sizes = np.cumsum([page.size for page in pages])
-    if not len(sizes) or sizes[-1] <= 0:
+    # The text of pages that refer to a dictionary is in the dictionary.
+    words = sum(page.size for page in pages if page.kind == DICTIONARY)
+    pages = [page for page in pages if page.kind != DICTIONARY]
+    coded = sum(page.values for page in pages if page.encoding in BY_DICTIONARY)
+    sizes = [page.size + (words * page.values / coded if page.encoding in BY_DICTIONARY else 0) for page in pages]
+    bounds = np.cumsum(sizes)
+    if not len(bounds) or bounds[-1] <= 0:
         return None
-    within = (at - float(ends[number]) + size) / max(1, size) * float(sizes[-1])
-    found = min(int(np.searchsorted(sizes, within, side="right")), len(pages) - 1)
+    within = (at - float(ends[number]) + size) / max(1, size) * float(bounds[-1])
+    found = min(int(np.searchsorted(bounds, within, side="right")), len(pages) - 1)
     first = sum(group.num_rows for group in groups[:number]) + sum(page.values for page in pages[:found])
     return PageOfText(
         rows=range(first, first + pages[found].values),
-        share=pages[found].size / float(sizes[-1]) * size / float(ends[-1]),
+        share=sizes[found] / float(bounds[-1]) * size / float(ends[-1]),
     )
 
 
