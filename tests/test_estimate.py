@@ -1,12 +1,14 @@
 """Estimates: exact on small inputs, and an interval that holds on large ones."""
 
+import bisect
+import itertools
 import random
 
 import pytest
 
 from shardmill import Limits, Spec, estimate, prepare
 from shardmill.errors import TemporaryError
-from shardmill.job.estimate import _extrapolate
+from shardmill.job.intervals import Across, Span, total
 
 
 def write_corpus(path, documents, seed=0):
@@ -60,10 +62,12 @@ def test_the_interval_holds_19_times_in_20():
     rng, held = random.Random(4), 0
     population = [(rng.randint(50, 200), rng.random()) for _ in range(20000)]
     rows = [(size, int(size * share)) for size, share in population]
-    total, truth = sum(size for size, _ in rows), sum(count for _, count in rows)
+    bytes_in_all, truth = sum(size for size, _ in rows), sum(count for _, count in rows)
+    ends = list(itertools.accumulate(size for size, _ in rows))
     for _ in range(300):
-        picked = rng.sample(rows, 256)
-        found = _extrapolate([size for size, _ in picked], [count for _, count in picked], total)
+        picked = [rows[bisect.bisect_right(ends, rng.randrange(bytes_in_all))] for _ in range(256)]
+        spans = [Span(input=size, text=size, documents=1, tokens=count, encoded=size) for size, count in picked]
+        found = total([Across(total=bytes_in_all, spans=spans, unread=[0.0] * 256)], "tokens")
         held += found.low <= truth <= found.high
     assert 0.91 <= held / 300 <= 0.99
 

@@ -20,7 +20,8 @@ from shardmill.spec import Limits, Spec, Target
 
 if TYPE_CHECKING:
     from shardmill.formats.shards import Shard, SidecarFile
-    from shardmill.job.estimate import Estimate, Range, estimate
+    from shardmill.job.estimate import Estimate, estimate
+    from shardmill.job.intervals import Range
     from shardmill.job.mill import Progress, Result, Start, prepare
     from shardmill.record.manifest import Counts, Manifest
     from shardmill.results.convert import convert, merge
@@ -40,7 +41,8 @@ __all__ = [
 # Imported when first used: `shardmill --help` should not wait for numpy and the tokenizers.
 _LAZY = {
     "formats.shards": ("Shard", "SidecarFile"),
-    "job.estimate": ("Estimate", "Range", "estimate"),
+    "job.estimate": ("Estimate", "estimate"),
+    "job.intervals": ("Range",),
     "job.mill": ("Progress", "Result", "Start", "prepare"),
     "record.manifest": ("Counts", "Manifest"),
     "results.convert": ("convert", "merge"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardmill.job.estimate import Range
+    from shardmill.job.intervals import Range
     from shardmill.job.mill import Progress, Start
     from shardmill.record.manifest import Manifest
 

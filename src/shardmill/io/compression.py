@@ -37,6 +37,7 @@ _OUTPUT_BYTES = 256 << 10
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_ERROR: Any = deflate.error
 _FAILURES = (zlib.error, _GZIP_ERROR, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError)
+_MOST_INDEX = 16 << 20
 _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
 
@@ -69,6 +70,39 @@ def zstd_text_bytes(frame: bytes) -> int | None:
         return zstd.get_frame_info(frame).decompressed_size
     except zstd.ZstdError:
         return None
+
+
+def promised_bytes(source: Reader, likely: float) -> int | None:
+    """How many bytes a file decompresses to, if it says: one zstd frame, gzip member or xz stream. Others give None.
+
+    gzip keeps only the last 32 bits of the length; the one nearest to what is likely is taken.
+    """
+    size, head = source.size or 0, source.read(0, 18)
+    end = source.read(max(0, size - 12), 12)
+    match compression_of(head):
+        case "zstd":
+            return zstd_text_bytes(head)
+        case "gzip":
+            length = int.from_bytes(end[-4:], "little")
+            return length + max(0, round((likely - length) / (1 << 32))) * (1 << 32)
+        case "xz" if end.endswith(b"YZ"):
+            index = 4 * (int.from_bytes(end[4:8], "little") + 1)
+            return _xz_text_bytes(source.read(size - 12 - index, index)) if index < min(size, _MOST_INDEX) else None
+        case _:
+            return None
+
+
+def _xz_text_bytes(index: bytes) -> int | None:
+    """From the index at the end of a stream, which has the length of each block; numbers are in groups of 7 bits."""
+    numbers, number, shift = [], 0, 0
+    for byte in index[1:]:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(number)
+            number = shift = 0
+    blocks = numbers[0] if numbers else 0
+    return sum(numbers[2 : 2 * blocks + 2 : 2]) if blocks and len(numbers) > 2 * blocks else None
 
 
 def _zstd_window(head: bytes) -> int:

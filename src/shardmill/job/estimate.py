@@ -3,30 +3,24 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-import xxhash
 
-from shardmill.documents import utf8
-from shardmill.documents.pieces import Position
 from shardmill.errors import OutputError, TemporaryError, UsageError
 from shardmill.io import storage
-from shardmill.io.reading import open_input
-from shardmill.job import plan
+from shardmill.job.intervals import Found, Range, total
 from shardmill.job.job import Job, find, make_job
 from shardmill.job.notes import notes_before
+from shardmill.job.sampling import sample
 from shardmill.spec import Limits, Spec
 from shardmill.system.names import is_url, show
 from shardmill.tokens.encoder import Encoder
 
-# With 256 samples spread over the whole input, the sampling error is a few percent, and a disk that seeks needs two or
-# three seconds.
-_SAMPLES = 256
-_SAMPLE_BYTES = 16 << 10
-_FILES = 16
-_WHOLE_FILES = 4096
+_SECONDS = 2.0
+_QUICK_SECONDS = 0.25
+_TIMED_BYTES = 2 << 20
 _MOST_COMPRESSED = 20
 # Reading, checking and writing in addition to encoding, and start-up; rough measurements.
 _OVERHEAD = 1.25
@@ -38,24 +32,13 @@ _MOST_STAGED = 32 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Range:
-    """An estimate and its 95 % interval; all three are equal if it was counted."""
-
-    low: int
-    middle: int
-    high: int
-
-    @staticmethod
-    def exactly(value: int) -> "Range":
-        return Range(low=value, middle=value, high=value)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
     """What a job will make, and what that takes."""
 
     files: int
     input_bytes: int
+    text_bytes: Range
+    """Of the documents: after decompression, without the other fields of records."""
     documents: Range
     tokens: Range
     output_bytes: Range
@@ -90,49 +73,47 @@ def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
 
 def estimate_job(job: Job, limits: Limits, written: int = 0) -> Estimate:
     """written is how many bytes of the result are on the disk already."""
-    counted, tokens, documents = _sampled(job)
+    meter = _Meter(job)
+    found = sample(job.files, job.rules, meter, seconds=_SECONDS, whole=True, kept=job.spec.sample or 1.0)
+    text, (documents, tokens) = total(found, "text"), _totals(job, found)
     made = _combined(job.writes.bytes_of, tokens, documents)
     free = _free_bytes(job, limits, written)
     notes = (*notes_before(job, lambda _: tokens), _space_warning(job, made, free))
     return Estimate(
         files=len(job.files),
         input_bytes=job.total_bytes,
+        text_bytes=text,
         documents=documents,
         tokens=tokens,
         output_bytes=made,
         free_bytes=free,
         disk_bytes=_least_disk(job, made, documents),
         memory=job.budget.max_memory,
-        seconds=_seconds(job, counted),
+        seconds=_seconds(job, meter, text.middle),
         workers=job.budget.workers,
         engine=job.engines.name,
         dtype=job.writes.dtype.name,
-        sampled_bytes=sum(counted.sizes),
+        sampled_bytes=meter.bytes,
         notes=tuple(filter(None, notes)),
     )
 
 
 def expected_tokens(job: Job) -> Range:
-    """How many tokens the result will have."""
-    return _sampled(job)[1]
+    """How many tokens the job will write, from what a quarter of a second shows.
 
-
-def _sampled(job: Job) -> tuple["_Counted", Range, Range]:
-    """Spans of the input, and from them the tokens and documents of all of it."""
-    small = job.total_bytes <= _SAMPLES * _SAMPLE_BYTES and len(job.files) <= _WHOLE_FILES
-    sampled = job.plain and not small
-    blocks = plan.blocks(job.files, job.rules) if job.plain else _first_blocks(job)
-    counted = _count(job, _samples(job) if sampled else _parsed(job, blocks))
-    if not sampled and sum(counted.sizes) == job.total_bytes:
-        documents, tokens = Range.exactly(sum(counted.documents)), Range.exactly(sum(counted.tokens))
-    else:
-        tokens = _extrapolate(counted.sizes, counted.tokens, job.total_bytes)
-        documents = _extrapolate(counted.sizes, counted.documents, job.total_bytes)
-        if job.rules.separator is None and job.plain:
-            documents = Range.exactly(int(np.count_nonzero(job.files.sizes)))
-    if job.eot_id is not None:
-        tokens = _combined(lambda tokens, ends: tokens + ends, tokens, documents)
-    return counted, tokens, documents
+    >>> expected_tokens(job).low > job.writes.shard_tokens
+    True
+    """
+    encoder = Encoder(job.engines)
+    found = sample(
+        job.files,
+        job.rules,
+        lambda texts: len(encoder.encode(texts)[0]),
+        seconds=_QUICK_SECONDS,
+        whole=False,
+        kept=job.spec.sample or 1.0,
+    )
+    return _totals(job, found)[1]
 
 
 def with_staging_limit(job: Job, limits: Limits, written: int = 0) -> Limits:
@@ -193,99 +174,54 @@ def _space_warning(job: Job, made: Range, free: int) -> str | None:
     return f"the result may take up to {made.high:,} bytes, and the disk of {show(job.output)} has {free:,} free"
 
 
-_Span = tuple[int, list[bytes], int]
-"""Bytes of the input, the text in them that is encoded, and how many documents."""
+class _Meter:
+    """Counts tokens, and the time it takes: the first time, and again."""
 
+    def __init__(self, job: Job) -> None:
+        self._encoder = Encoder(job.engines)
+        self.bytes = self.timed_bytes = 0
+        self.seconds_new = self.seconds_again = 0.0
 
-@dataclass(kw_only=True, slots=True)
-class _Counted:
-    """Spans of the input, and how long an encoder took for them the first time and again."""
-
-    sizes: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    documents: list[int] = field(default_factory=list)
-    seconds_new: float = 0.0
-    seconds_again: float = 0.0
-
-
-def _count(job: Job, spans: Iterator[_Span]) -> _Counted:
-    encoder, counted = Encoder(job.engines), _Counted()
-    for size, texts, documents in spans:
+    def __call__(self, texts: list[bytes]) -> int:
         started = time.perf_counter()
-        tokens = len(encoder.encode(texts)[0])
+        tokens = len(self._encoder.encode(texts)[0])
         seen = time.perf_counter()
-        encoder.encode(texts)
-        counted.seconds_new += seen - started
-        counted.seconds_again += time.perf_counter() - seen
-        counted.sizes.append(size)
-        counted.tokens.append(tokens)
-        counted.documents.append(documents)
-    return counted
+        size = sum(map(len, texts))
+        self.bytes += size
+        if self.timed_bytes < _TIMED_BYTES:
+            self._encoder.encode(texts)
+            self.timed_bytes += size
+            self.seconds_new += seen - started
+            self.seconds_again += time.perf_counter() - seen
+        return tokens
 
 
-def _parsed(job: Job, blocks: Iterator[plan.Block]) -> Iterator[_Span]:
-    """What is in these Blocks; bad records are left out."""
-    rules = dataclasses.replace(job.rules, on_error="skip")
-    for block in blocks:
-        found = [part.checked(rules).pieces(job.files.base(part.file), rules, lambda _: False) for part in block.parts]
-        texts = [utf8.replaced(piece)[0] for pieces in found for piece in pieces.data]
-        yield block.input_bytes, texts, sum(sum(pieces.begins) for pieces in found)
-
-
-def _first_blocks(job: Job) -> Iterator[plan.Block]:
-    """The first Blocks of some files, spread over all of them: records and compressed text can only be read from the start."""
-    count = min(len(job.files), _FILES)
-    each = _SAMPLES * _SAMPLE_BYTES // count
-    for i in range(count):
-        number = i * len(job.files) // count
-        size = 0
-        for block in plan.blocks(job.files, job.rules, Position(file=number)):
-            if block.parts and block.parts[0].file != number:
-                break
-            yield block
-            size += sum(part.size for part in block.parts)
-            if size >= each:
-                break
-
-
-def _samples(job: Job) -> Iterator[_Span]:
-    """One span from each of _SAMPLES equal sections of plain text, at an offset that a hash picks: the same every time.
-
-    A word cut at each end adds about a token to 4,000. Trimming to a safe cut would be worse: it would leave out more of
-    the text that has few.
-    """
-    section, separator = job.total_bytes / _SAMPLES, job.rules.separator
-    for number in range(_SAMPLES):
-        chance = xxhash.xxh3_64_intdigest(number.to_bytes(8, "little")) / (1 << 64)
-        at = int((number + chance) * section)
-        file = job.files[own := job.files.at_byte(at)]
-        # A small file is taken whole: in its second half, the word that is cut would count for too much.
-        begin = at - job.files.base(own) if (file.size or 0) > _SAMPLE_BYTES else 0
-        with open_input(file) as reader:
-            data = reader.read(begin, _SAMPLE_BYTES).decode("utf-8", "ignore").encode()
-        texts = data.split(separator) if separator else [data]
-        yield len(data), [text for text in texts if text], sum(map(bool, texts[:-1]))
-
-
-def _seconds(job: Job, counted: _Counted) -> float:
+def _seconds(job: Job, meter: _Meter, text: int) -> float:
     """Words seen before are fast. The share of new ones falls with the length of a text, about as its power -0.4 (Heaps' law)."""
-    sampled = max(1, sum(counted.sizes))
-    still_new = math.pow(sampled / max(sampled, job.total_bytes), 0.4)
-    for_sample = counted.seconds_again + max(0.0, counted.seconds_new - counted.seconds_again) * still_new
-    encoding = for_sample * job.total_bytes / sampled * _OVERHEAD / job.budget.workers
+    sampled = max(1, meter.timed_bytes)
+    still_new = math.pow(sampled / max(sampled, text), 0.4)
+    for_sample = meter.seconds_again + max(0.0, meter.seconds_new - meter.seconds_again) * still_new
+    encoding = for_sample * text / sampled * _OVERHEAD / job.budget.workers
     return encoding + len(job.files) * _FILE_SECONDS + _START_SECONDS
 
 
-def _extrapolate(sizes: list[int], counts: list[int], total: int) -> Range:
-    """The ratio estimate of a total from spans, and its 95 % interval."""
-    ratio = sum(counts) / max(1, sum(sizes))
-    residues = sum((count - ratio * size) ** 2 for count, size in zip(counts, sizes, strict=True))
-    spread = math.sqrt(residues * len(sizes) / max(1, len(sizes) - 1)) / max(1, sum(sizes))
-    return Range(
-        low=int(max(0.0, ratio - 1.96 * spread) * total),
-        middle=int(ratio * total),
-        high=math.ceil((ratio + 1.96 * spread) * total),
-    )
+def _totals(job: Job, found: Found) -> tuple[Range, Range]:
+    """The documents and tokens that will be written, end-of-text tokens among them."""
+    documents, tokens = total(found, "documents"), total(found, "tokens")
+    spec = job.spec
+    if job.rules.separator is None and job.plain and spec.sample is None:
+        documents = Range.exactly(int(np.count_nonzero(job.files.sizes)))
+    if spec.limit_documents is not None and spec.limit_documents < documents.high:
+        share = spec.limit_documents / max(1, documents.middle)
+        documents = _at_most(documents, spec.limit_documents)
+        tokens = _combined(lambda count: math.ceil(count * min(1.0, share)), tokens)
+    if job.eot_id is not None:
+        tokens = _combined(lambda tokens, ends: tokens + ends, tokens, documents)
+    return documents, tokens if spec.limit_tokens is None else _at_most(tokens, spec.limit_tokens)
+
+
+def _at_most(found: Range, limit: int) -> Range:
+    return _combined(lambda count: min(count, limit), found)
 
 
 def _combined(function: Callable[..., int], *ranges: Range) -> Range:

@@ -2,14 +2,16 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.columnar.columns import LEAST_HELD, Rows, RowsPart, choose_column, parts_of
-from shardmill.documents.columnar.pages import MOST_HELD, Chunk
+from shardmill.documents.columnar.pages import DICTIONARY, MOST_HELD, Chunk
 from shardmill.documents.columnar.values import values_of
 from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
@@ -59,6 +61,40 @@ def largest_page(reader: Reader, field: str) -> int:
         for page in chunk.pages():
             most = max(most, chunk.needs(page, MOST_HELD)[0])
     return footer * _FOOTER_FACTOR + most
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageOfText:
+    """The rows in one page of the text column, and the share of the column that it is."""
+
+    rows: range
+    share: float
+
+
+def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
+    """The page at this share of the text column, by size before compression; None if there is none that can be read."""
+    meta, column = _open(reader, field, LEAST_HELD)
+    groups = [meta.row_group(group) for group in range(meta.num_row_groups)]
+    ends = np.cumsum([group.column(column).total_uncompressed_size for group in groups])
+    if not len(ends) or ends[-1] <= 0:
+        return None
+    at = share * float(ends[-1])
+    number = min(int(np.searchsorted(ends, at, side="right")), len(ends) - 1)
+    size = groups[number].column(column).total_uncompressed_size
+    try:
+        pages = [page for page in _chunk(reader, meta, number, column).pages() if page.kind != DICTIONARY]
+    except _FAILURES:  # reported when it is read
+        return None
+    inside = np.cumsum([page.size for page in pages])
+    if not len(inside) or inside[-1] <= 0:
+        return None
+    within = (at - float(ends[number]) + size) / max(1, size) * float(inside[-1])
+    found = min(int(np.searchsorted(inside, within, side="right")), len(pages) - 1)
+    first = sum(group.num_rows for group in groups[:number]) + sum(page.values for page in pages[:found])
+    return PageOfText(
+        rows=range(first, first + pages[found].values),
+        share=pages[found].size / float(inside[-1]) * size / float(ends[-1]),
+    )
 
 
 def _open(reader: Reader, field: str, held: int) -> tuple[Any, int]:

@@ -1,0 +1,251 @@
+"""InputFiles → how much text, how many documents and tokens are in them, with 95 % intervals, from samples.
+
+What can be read anywhere (text, JSON lines, rows of Parquet) is sampled at points spread evenly over all of it. What
+can only be read from its start (compressed files, CSV, Arrow, WARC) is read as far as time allows, all of it if
+possible; the rest may be different, so the interval grows with its share.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardmill.documents import detect, utf8
+from shardmill.documents.jsonl import LinesPart
+from shardmill.documents.pieces import Position
+from shardmill.documents.records import Records
+from shardmill.documents.rules import BOM, TextRules
+from shardmill.inputs.input_files import InputFiles
+from shardmill.io.compression import Decompressed, promised_bytes
+from shardmill.io.reading import InputFile, Reader, ahead, open_input
+from shardmill.job import plan
+from shardmill.job.intervals import Across, Found, FromStart, Range, Span, total
+
+# With 256 samples spread over the whole input, the sampling error is a few percent, and a disk that seeks needs two or
+# three seconds.
+SAMPLES = 256
+SAMPLE_BYTES = 16 << 10
+# Inputs up to this size are read as a whole.
+SMALL_BYTES = SAMPLES * SAMPLE_BYTES
+_SMALL_FILES = 4096
+_WHOLE_FILE_BYTES = 64 << 10
+# A file of a sixteenth of the input or more is not left to chance.
+_LARGE_SHARE = 16
+# How much is read of each of many files that must be read from the start.
+_HEAD_BYTES = 4 << 20
+# What is encoded of a block is not all from one place, since the next document may be in another language.
+_SLICES = 4
+# A line longer than this is not looked for: then the file is read from its start.
+_REACHES = (64 << 10, 1 << 20, 8 << 20)
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+Measure = Callable[[list[bytes]], int]
+"""Texts → their number of tokens."""
+
+
+def sample(
+    files: InputFiles, rules: TextRules, measure: Measure | None, *, seconds: float, whole: bool, kept: float = 1.0
+) -> Found:
+    """Samples of all files, taken within about this time.
+
+    whole: a small input is read and encoded as a whole. kept: the share of running text that --sample keeps.
+    """
+    rules = dataclasses.replace(rules, on_error="skip", limited=False, key=lambda *_: 0)
+    deadline = time.monotonic() + seconds
+    sampler = _Sampler(rules=rules, measure=measure or (lambda _: 0), deadline=deadline, kept=kept)
+    if files.total_bytes <= SMALL_BYTES and len(files) <= _SMALL_FILES:
+        all_text = SMALL_BYTES if whole else 0
+        return [sampler.from_start(files, files.total_bytes, encode_up_to=all_text)]
+    found: Found = []
+    sizes = files.sizes
+    for number in np.flatnonzero(sizes * _LARGE_SHARE >= files.total_bytes):
+        file = files[int(number)]
+        if not sampler.seeks(file):
+            share = int(sizes[number]) / files.total_bytes
+            own = dataclasses.replace(sampler, deadline=time.monotonic() + share * seconds)
+            found.append(own.from_start(InputFiles([file]), int(sizes[number])))
+            sizes[number] = 0
+    if sizes.any():
+        found.append(sampler.across(files, sizes))
+    return found
+
+
+def text_bytes(files: InputFiles, rules: TextRules, *, seconds: float = 0.25) -> Range:
+    """How many bytes of text are in the files, after decompression and without the other fields of records."""
+    return total(sample(files, rules, None, seconds=seconds, whole=False), "text")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sampler:
+    rules: TextRules
+    measure: Measure
+    deadline: float
+    kept: float
+
+    def seeks(self, file: InputFile) -> bool:
+        """Whether a file can be read anywhere."""
+        with open_input(file) as source:
+            reader = detect.uncompressed(source, max_window=self.rules.max_window)
+            kind = detect.format_of(reader, self.rules.input_format)
+            return not isinstance(reader, Decompressed) and kind in ("text", "jsonl", "parquet")
+
+    def across(self, files: InputFiles, sizes: "np.typing.NDArray[np.int64]") -> Across:
+        """Spans at points that are spread evenly over the files, of which only so many bytes count."""
+        ends = np.cumsum(sizes)
+        lost = (1 - self.kept) / self.kept * float(np.sum(np.minimum(sizes, _WHOLE_FILE_BYTES) * sizes.astype(float)))
+        found = Across(total=int(ends[-1]), chance=lost)
+        for number in range(SAMPLES):
+            # However many of these points are taken, they are spread evenly.
+            at = int((0.5 + number * _GOLDEN) % 1 * found.total)
+            own = int(np.searchsorted(ends, at, side="right"))
+            size = int(sizes[own])
+            span, unread = self._at(files[own], (at - int(ends[own]) + size) / size)
+            found.spans.append(span)
+            found.unread.append(unread)
+            if time.monotonic() > self.deadline and number >= 1:
+                break
+        return found
+
+    def from_start(self, files: InputFiles, size: int, *, most: float = math.inf, encode_up_to: int = 0) -> FromStart:
+        """Spans of these files from the start, until time is up or there are so many bytes of text."""
+        found = FromStart(total=size)
+        encoded = text = done = 0
+        halfway = (time.monotonic() + self.deadline) / 2
+        for block in ahead(plan.blocks(files, self.rules)):
+            texts, documents = self._texts(block)
+            all_of_it = encode_up_to and (encoded < encode_up_to or time.monotonic() < halfway)
+            limit = 1 << 62 if all_of_it else SAMPLE_BYTES
+            span = self._span(block.input_bytes, texts, documents, limit=limit)
+            found.spans.append(dataclasses.replace(span, raw=block.after.offset - done))
+            done = block.after.offset
+            encoded += span.encoded
+            text += sum(map(len, texts))
+            if text >= most or time.monotonic() > self.deadline:
+                break
+        else:
+            found.at_end = True
+        if not found.at_end and len(files) == 1:
+            read = sum(span.input for span in found.spans)
+            with open_input(files[0]) as reader:
+                found.promised = promised_bytes(reader, done * size / max(1, read))
+        return found
+
+    def _at(self, file: InputFile, share: float) -> tuple[Span, float]:
+        """A span that begins at this share of a file, and the share of the file after it that could not be reached."""
+        with open_input(file) as source:
+            reader = detect.uncompressed(source, max_window=self.rules.max_window)
+            kind = detect.format_of(reader, self.rules.input_format)
+            span = None
+            if not isinstance(reader, Decompressed):
+                match kind:
+                    case "text":
+                        span = self._text_at(reader, share)
+                    case "jsonl":
+                        span = self._lines_at(reader, share)
+                    case "parquet":
+                        span = self._rows_at(file, reader, share)
+        if span is not None:
+            return span, 0.0
+        read = self.from_start(InputFiles([file]), file.size or 0, most=_HEAD_BYTES)
+        return read.whole(), read.unread
+
+    def _text_at(self, reader: Reader, share: float) -> Span:
+        """A word cut at each end adds about a token to 4,000. Trimming to a safe cut would be worse: it would leave out
+        more of the text that has few. A small file is taken whole, since there a word that is cut would count for too much.
+        """
+        size, separator = reader.size or 1, self.rules.separator
+        length = size if size <= _WHOLE_FILE_BYTES else SAMPLE_BYTES
+        data = reader.read(int(share * (size - length)), length).decode("utf-8", "ignore").encode()
+        texts = data.split(separator) if separator else [data]
+        documents = sum(map(bool, texts[:-1])) if separator else length / size
+        return self._span(length / self.kept, [text for text in texts if text], documents, limit=length)
+
+    def _lines_at(self, reader: Reader, share: float) -> Span | None:
+        """The lines in a window; of the first and last, the share that is in it. None: they are too long."""
+        size = reader.size or 1
+        length = min(size, SAMPLE_BYTES)
+        at = int(share * (size - length))
+        for reach in _REACHES:
+            first = max(0, at - reach)
+            data = reader.read(first, at - first + length + reach)
+            begin = data.rfind(b"\n", 0, at - first) + 1
+            end = data.find(b"\n", at - first + length - 1) + 1 or len(data)
+            if (begin or not first) and (data[end - 1 : end] == b"\n" or first + end == size):
+                break
+        else:
+            return None
+        begin += len(BOM) if data.startswith(BOM) and not first else 0
+        return self._lines(data[begin:end], reader.path, at - first - begin, length)
+
+    def _lines(self, data: bytes, path: str, at: int, length: int) -> Span:
+        """The part [at, at + length) of whole lines."""
+        part = LinesPart(file=0, path=path, offset=0, line=0, data=data, newline=b"\n", job_offset=0, after=Position())
+        found = part.checked(self.rules)
+        ends = np.append(np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1, len(data))
+        texts, documents = [], 0.0
+        for index, text in zip(found.indexes, found.found.data, strict=True):
+            begin, end = int(ends[index - 1]) if index else 0, int(ends[index])
+            low = (max(begin, at) - begin) / (end - begin)
+            high = (min(end, at + length) - begin) / (end - begin)
+            if high > low:
+                texts.append(text[int(low * len(text)) : int(high * len(text))])
+                documents += high - low
+        return self._span(length, texts, documents)
+
+    def _rows_at(self, file: InputFile, reader: Reader, share: float) -> Span | None:
+        """The rows of a page. None: there is none that can be read."""
+        from shardmill.documents.columnar import parquet
+
+        page = parquet.page_at(reader, self.rules.field, share)
+        if page is None:
+            return None
+        row, end, texts, documents = page.rows.start, page.rows.stop, [], 0
+        small = dataclasses.replace(self.rules, block_bytes=_WHOLE_FILE_BYTES)
+        for block in plan.blocks(InputFiles([file]), small, Position(offset=1, record=row)):
+            for part in block.parts:
+                found = part.checked(self.rules)
+                pieces = found.pieces(0, self.rules, lambda _: False)
+                kept = len(pieces.data)
+                if part.after.record > end and isinstance(found, Records):
+                    kept = sum(row + index < end for index in found.indexes)
+                texts += pieces.data[:kept]
+                documents += sum(pieces.begins[:kept])
+                row = part.after.record
+                if row >= end:
+                    break
+            if row >= end:
+                break
+        return self._span(page.share * (file.size or 1), texts, documents)
+
+    def _texts(self, block: plan.Block) -> tuple[list[bytes], int]:
+        """What is in a Block; bad records are left out."""
+        found = [part.checked(self.rules).pieces(0, self.rules, lambda _: False) for part in block.parts]
+        return [piece for pieces in found for piece in pieces.data], sum(sum(pieces.begins) for pieces in found)
+
+    def _span(self, size: float, texts: list[bytes], documents: float, *, limit: int = SAMPLE_BYTES) -> Span:
+        text = sum(map(len, texts))
+        window = _window(texts, text, limit)
+        encoded = sum(map(len, window))
+        tokens = self.measure(window) * (text / encoded) if encoded else 0.0
+        return Span(input=size, text=text, documents=documents, tokens=tokens, encoded=encoded)
+
+
+def _window(texts: list[bytes], size: int, most: int) -> list[bytes]:
+    """So many bytes of the texts, in slices that are spread over them."""
+    if size <= most:
+        return [text if utf8.is_valid(text) else utf8.replaced(text)[0] for text in texts]
+    length, found, number, at = most // _SLICES, [], 0, 0
+    for text in texts:
+        while number < _SLICES:
+            begin = (2 * number + 1) * size // (2 * _SLICES) - length // 2
+            low, high = max(0, begin - at), min(len(text), begin + length - at)
+            if high > low:
+                found.append(text[low:high].decode("utf-8", "ignore").encode())
+            if begin + length > at + len(text):
+                break
+            number += 1
+        at += len(text)
+    return found
