@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := $(PIP) -e '.[hub,s3,gcs]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench compare picture slow matrix torture interop suites guard docs dist wheels lock clean
+.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench compare picture slow matrix torture interop suites guard docs dist wheels docker-steps lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -93,6 +93,9 @@ dist: $(VENV)/.ready ## build the sdist and the wheel in dist/ and check them
 
 wheels: ## build a wheel for each kind of machine in dist/ with zig, and check them
 	$(PYTHON) tools/wheels.py
+
+docker-steps: $(VENV)/.ready ## the steps of the Dockerfile without Docker, in empty folders
+	$(BIN)/python tools/docker_steps.py
 
 lock: $(VENV)/.ready ## write constraints.txt from the installed packages
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^shardmill' > constraints.txt

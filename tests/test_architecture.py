@@ -45,7 +45,7 @@ DOORS = {
     },
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.config", "cli.main", "cli.results", "cli.options"},
+    "click": {"cli.config", "cli.main", "cli.results", "cli.options", "cli.doctor"},
     "tomli": {"cli.config"},
     "rich": {"cli.results", "cli.console"},
 }

@@ -72,7 +72,7 @@ def test_the_pages_name_options_that_exist():
     options = [each for command in cli.commands.values() for each in command.params]
     known = {name for each in options for name in (*each.opts, *each.secondary_opts)}
     others = {"--help", "--resume", "--long", "--data", "--data-path", "--input", "--train-data-path"}
-    others |= {"--valid-data-path"}  # of tokbin, zstd and the trainers
+    others |= {"--valid-data-path", "--rm", "--user"}  # of tokbin, zstd, the trainers and Docker
     for page in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/adr/*.md")]:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text()))
         assert named - known - others == set(), page.name

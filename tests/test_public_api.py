@@ -172,6 +172,7 @@ def test_the_flags_are_these():
         "merge": TARGET,
         "convert": TARGET | {"--format", "--from-format", "--from-dtype", "--dtype", "--eot-id", "--eot"},
         "inspect": {"--documents", "--tokenizer", "--json"},
+        "doctor": {"--output", "--json"},
     }
     everything = {name for command in cli.commands.values() for param in command.params for name in param.opts}
     known = {name for command in cli.commands.values() for name in flags(command)}

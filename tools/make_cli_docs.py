@@ -9,14 +9,14 @@ from shardmill.cli.main import cli
 PAGE = Path("docs/cli.md")
 HEAD = """# The command line
 
-Written by `make docs` from `--help`. Results for people go to standard error, `--json` to standard output.
+Written by `make docs` from `--help`. Results for people go to standard error, `--json` to standard output ([json.md](json.md)).
 
 | exit code | meaning |
 |--:|---|
 | 0 | done |
 | 1 | something permanent: bad input, an output that is in the way, engines that disagree |
 | 2 | an option or argument that cannot work |
-| 75 | temporary, such as a full disk or SIGTERM: run the same command again |
+| 75 | temporary, such as a full disk, SIGTERM or a server that cannot be reached: run the same command again |
 | 130 | Ctrl-C |
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from shardmill.cli.options import limits_of
+from shardmill.cli.options import files, limits_of
 from shardmill.errors import OutputError, UsageError
 from shardmill.spec import Limits, Spec
 from shardmill.system.names import show
@@ -27,17 +27,19 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
     command = click.option(
         "--save-config",
         metavar="FILE",
+        shell_complete=files,
         help="Write what this command line (and --config) says about the job to a TOML file for --config.",
     )(command)
     command = click.option(
         "--config",
         metavar="FILE",
+        shell_complete=files,
         is_eager=True,
         expose_value=False,
         callback=_read,
         help='Take inputs, output and options from a TOML file with the same names, e.g. shard-tokens = "100M". The command line wins over it.',
     )(command)
-    return click.argument("inputs", nargs=-1, callback=_inputs, metavar="INPUT...")(command)
+    return click.argument("inputs", nargs=-1, callback=_inputs, metavar="INPUT...", shell_complete=files)(command)
 
 
 def job_of(given: dict[str, Any]) -> tuple[Spec, Limits]:

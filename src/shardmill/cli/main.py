@@ -16,6 +16,8 @@ import click
 import shardmill
 from shardmill.cli.config import config_options, job_of
 from shardmill.cli.console import Reporter, duration, load_line, plural, print_json, say, size, speed, spread
+from shardmill.cli.doctor import doctor
+from shardmill.cli.failures import ResultError, fail, tell_programs
 from shardmill.cli.options import as_json, option, options, quiet
 from shardmill.cli.results import COMMANDS
 from shardmill.errors import ShardmillError, TemporaryError
@@ -50,8 +52,23 @@ Examples:
 """
 
 
+def _show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if asked:
+        from shardmill.tokens import cpu, native
+
+        print(f"shardmill {shardmill.__version__}, engine {native.version()} ({cpu.cpu_path()})")
+        context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(shardmill.__version__, prog_name="shardmill")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """Turn any amount of text into training-ready token files, on the machine you have.
 
@@ -122,7 +139,7 @@ def estimate(as_json: bool, **given: Any) -> None:
     _show_estimate(*job_of(given), as_json=as_json)
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, doctor):
     cli.add_command(_command)
 for _command in cli.commands.values():  # the group passes it on only when the command is called through it
     _command.context_settings.setdefault("help_option_names", ["-h", "--help"])
@@ -138,23 +155,28 @@ def main() -> NoReturn:
         cli.main(standalone_mode=False)
         sys.exit(0)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        _fail("interrupted; run the same command again to resume", 130)
+        fail("interrupted; run the same command again to resume", 130)
     except click.ClickException as e:
         e.show()
+        context = getattr(e, "ctx", None)
+        help_of = context.command_path if context is not None else "shardmill"
+        tell_programs(e.format_message(), e.exit_code, f"run: {help_of} --help")
         sys.exit(e.exit_code)
+    except ResultError as e:
+        fail(str(e), e.exit_code, e.content)
     except ShardmillError as e:
-        _fail(str(e), e.exit_code)
+        fail(str(e), e.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except MemoryError:
-        _fail(
+        fail(
             "out of memory; close other programs, or pass a smaller --max-memory or fewer --workers, then run the same command again to resume",
             75,
         )
     except Exception as e:  # anything else is our fault, not the user's
         traceback.print_exc()
-        _fail(
+        fail(
             f"unexpected {type(e).__name__}: this is a bug in shardmill; please report the lines above. The work so far is kept: the same command resumes it",
             1,
         )
@@ -180,20 +202,18 @@ def _exit_now(number: int, _frame: FrameType | None) -> NoReturn:
     os._exit(130 if number == signal.SIGINT else TemporaryError.exit_code)
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    say(f"shardmill: {message}")
-    sys.exit(code)
-
-
 def _show_estimate(spec: Spec, limits: Limits, *, as_json: bool) -> None:
     found = shardmill.estimate(spec, limits=limits)
-    if as_json:
-        print_json(dataclasses.asdict(found))
-    else:
-        print("\n".join(_estimate_lines(found)))
     from shardmill.job.estimate import refuse_without_space
 
-    refuse_without_space(spec, found)
+    if not as_json:
+        print("\n".join(_estimate_lines(found)))
+    try:
+        refuse_without_space(spec, found)
+    except ShardmillError as e:
+        raise ResultError(e, dataclasses.asdict(found)) from e
+    if as_json:
+        print_json(dataclasses.asdict(found))
 
 
 def _estimate_lines(found: "Estimate") -> list[str]:

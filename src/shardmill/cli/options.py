@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, get_origin, get_type_hints
 
 import click
+from click.shell_completion import CompletionItem
 
 from shardmill.errors import UsageError
 from shardmill.spec import NETWORK_SECONDS, Limits, choices_of
@@ -82,6 +83,7 @@ _METAVARS = {
     "include": "GLOB",
     "exclude": "GLOB",
 }
+_TOKENIZERS = ("gpt2", "r50k_base", "cl100k_base", "o200k_base")
 _HELP = {
     "output": "Where the token files and manifest.json go: a folder, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER.",
     "tokenizer": "gpt2, r50k_base, cl100k_base, o200k_base, the path of a tokenizer.json, or a Hugging Face model id such as openai-community/gpt2.",
@@ -124,6 +126,23 @@ _HELP = {
     "Target.dtype": "Width of the new token ids. auto: as in the source, or as the vocabulary needs. uint16 requires every id to be below 65,536; otherwise nothing is written.",
 }  # fmt: skip
 
+
+def files(_context: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Has the shell complete the name of a file."""
+    return [CompletionItem(begun, type="file")]
+
+
+def folders(_context: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Has the shell complete the name of a folder."""
+    return [CompletionItem(begun, type="dir")]
+
+
+def _tokenizers(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+    names = [CompletionItem(name) for name in _TOKENIZERS if name.startswith(begun)]
+    return names or files(context, param, begun)
+
+
+_COMPLETIONS = {"output": folders, "staging": folders, "tokenizer": _tokenizers}
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 
@@ -144,6 +163,7 @@ def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
         "required": field.default is dataclasses.MISSING,
         "is_flag": hint is bool,
         "metavar": _METAVARS.get(name),
+        "shell_complete": _COMPLETIONS.get(name),
         "help": _HELP.get(f"{kind.__name__}.{name}") or _HELP[name],
     }
     if default is None:  # to newer versions of click, None is a value like any other

@@ -10,7 +10,8 @@ import click
 
 import shardmill
 from shardmill.cli.console import Reporter, plural, print_json, say, size
-from shardmill.cli.options import COUNT, as_json, limits_of, option, options, quiet
+from shardmill.cli.failures import ResultError
+from shardmill.cli.options import COUNT, as_json, files, folders, limits_of, option, options, quiet
 from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.spec import Claims, Limits, ReferenceShare, Spec, Target
 from shardmill.system.names import show
@@ -36,8 +37,15 @@ Examples:
       all of it by the reference tokenizer, which is slow
 """
 )
-@click.argument("output", metavar="OUTPUT")
-@click.option("--source", "sources", multiple=True, metavar="INPUT", help="What the output was made from; repeatable.")
+@click.argument("output", metavar="OUTPUT", shell_complete=folders)
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="INPUT",
+    shell_complete=files,
+    help="What the output was made from; repeatable.",
+)
 @click.option(
     "--reference",
     type=click.Choice(get_args(ReferenceShare)),
@@ -64,12 +72,13 @@ def verify(output: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """
     limits = limits_of(given)
     found = shardmill.verify(output, limits=limits, **given)
-    if as_json:
-        print_json({"ok": found.ok, **dataclasses.asdict(found), "output": str(found.output)})
+    content = {"ok": found.ok, **dataclasses.asdict(found), "output": str(found.output)}
     for problem in found.problems:
         say(f"{show(output.rstrip('/') + '/' + problem.file)}: {show(problem.what)}")
     if found.problems:
-        raise OutputError(f"{show(output)}: {plural(len(found.problems), 'problem')} found")
+        raise ResultError(OutputError(f"{show(output)}: {plural(len(found.problems), 'problem')} found"), content)
+    if as_json:
+        print_json(content)
     if not quiet:
         say(
             f"{show(found.output)}: {plural(found.files, 'file')}, {found.tokens:,} tokens, {size(found.bytes)}: every byte is as it was written"
@@ -81,7 +90,7 @@ def verify(output: str, as_json: bool, quiet: bool, **given: Any) -> None:
 
 
 @click.command(epilog="\b\nExample:\n  shardmill merge data-2023/ data-2024/ -o data/")
-@click.argument("sources", nargs=-1, required=True, metavar="OUTPUT...")
+@click.argument("sources", nargs=-1, required=True, metavar="OUTPUT...", shell_complete=folders)
 @option(Target, "output", "-o")
 @options(Target, "shard_tokens", "sample_tokens", "index", "overwrite", "sync")
 @as_json
@@ -97,7 +106,7 @@ def merge(sources: tuple[str, ...], as_json: bool, **given: Any) -> None:
 
 
 @click.command(epilog="\b\nExample:\n  shardmill convert data/ --format megatron -o data-megatron/")
-@click.argument("source", metavar="FOLDER")
+@click.argument("source", metavar="FOLDER", shell_complete=folders)
 @option(Target, "output", "-o")
 @option(Target, "format", "--to", required=True)
 @options(Target, "eot", "shard_tokens", "sample_tokens", "dtype", "index", "overwrite", "sync")
@@ -128,7 +137,7 @@ def _summarize(made: "Manifest", output: str, *, as_json: bool) -> None:
 
 
 @click.command(epilog="\b\nExample:\n  shardmill inspect data/ --documents 3")
-@click.argument("output", metavar="OUTPUT")
+@click.argument("output", metavar="OUTPUT", shell_complete=folders)
 @click.option("--documents", type=COUNT, default=1, show_default=True, help="How many documents of each split to show.")
 @option(
     Spec,

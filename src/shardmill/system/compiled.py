@@ -21,3 +21,8 @@ def declare(library: ctypes.CDLL, name: str, result: object, *arguments: object)
     """Declare the result and argument types of a C function; arrays are passed as pointers (`array.ctypes`)."""
     function = getattr(library, name)
     function.restype, function.argtypes = result, arguments
+
+
+def everything() -> bool:
+    """Whether all libraries were compiled: each has a folder, with its sources."""
+    return all(any(folder.glob("*.so")) for folder in _PACKAGE.glob("*/native"))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.errors import UsageError
+from shardmill.errors import TemporaryError, UsageError
 from shardmill.system.names import show
 from shardmill.tokens.cuts import Cuts, Family
 from shardmill.tokens.families import BUILT_IN, family_of, pattern_of
@@ -94,6 +94,7 @@ _MOST_FILE_BYTES = 256 << 20
 # for each comma, which stands for a token or half a merge, 140 to 250 bytes; with gigatoken up to 560.
 _BYTES_PER_BYTE, _BYTES_PER_ENTRY, _FAST_BYTES_PER_ENTRY = 4, 256, 600
 _BEFORE_LOADING = 64 << 20
+_TRY_AGAIN = (408, 429)  # HTTP status of a timeout, and of too many requests
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -312,24 +313,37 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def _download(name: str) -> Path:
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         return Path(hf_hub_download(name, "tokenizer.json"))
     except RepositoryNotFoundError as e:
-        raise UsageError(
-            f"tokenizer {show(name)}: no such model on the hub, or it is private; check the name, or log in with `hf auth login`"
+        why = "no such model on the hub, or it is private; check the name, or log in with `hf auth login`"
+        raise UsageError(f"tokenizer {show(name)}: {why}") from e
+    except ValueError as e:
+        why = f"the hub does not accept this name ({_cause(e)}); check the spelling"
+        raise UsageError(f"tokenizer {show(name)}: {why}, or give the path of a tokenizer.json instead") from e
+    except Exception as e:  # no answer, or a broken connection: of what kind, depends on the library's version
+        if isinstance(e, EntryNotFoundError) and not isinstance(e, LocalEntryNotFoundError):
+            raise UsageError(
+                f"tokenizer {show(name)}: this model has no tokenizer.json; convert its tokenizer with the tokenizers library and give the path of the file"
+            ) from e
+        status = getattr(getattr(e.__cause__ or e, "response", None), "status_code", 0)
+        if constants.HF_HUB_OFFLINE or (400 <= status < 500 and status not in _TRY_AGAIN):
+            why = (
+                "HF_HUB_OFFLINE forbids to download it; unset that"
+                if not status
+                else f"the hub refuses it (HTTP status {status}); log in with `hf auth login`"
+            )
+            raise UsageError(f"tokenizer {show(name)}: {why}, or give the path of a tokenizer.json instead") from e
+        raise TemporaryError(
+            f"tokenizer {show(name)}: the hub cannot be reached ({_cause(e)}); run the same command again later, or give the path of a tokenizer.json instead"
         ) from e
-    except LocalEntryNotFoundError as e:  # a kind of EntryNotFoundError, but it means that the hub did not answer
-        raise UsageError(
-            f"tokenizer {show(name)}: the hub cannot be reached; give the path of a tokenizer.json instead"
-        ) from e
-    except EntryNotFoundError as e:
-        raise UsageError(
-            f"tokenizer {show(name)}: this model has no tokenizer.json; convert its tokenizer with the tokenizers library and give the path of the file"
-        ) from e
-    except (OSError, ValueError) as e:
-        raise UsageError(
-            f"tokenizer {show(name)}: the hub cannot be reached, or does not accept this name ({show(str(e))}); give the path of a tokenizer.json instead"
-        ) from e
+
+
+def _cause(e: BaseException) -> str:
+    """What went wrong in the first place, on one line."""
+    while e.__cause__ is not None:
+        e = e.__cause__
+    return show(" ".join(str(e).split())[:200] or type(e).__name__)

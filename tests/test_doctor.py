@@ -1,0 +1,88 @@
+"""doctor: it says what is there, and what is broken."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+import shardmill
+from command import run
+from shardmill.cli import doctor
+from shardmill.tokens.cpu import cpu_path
+from shardmill.tokens.encoder import Encoder
+
+
+def test_everything_works_here(tmp_path):
+    done = run("doctor", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "everything works" and not any(line.startswith("PROBLEM") for line in lines)
+    assert done.stdout.count("same tokens as its reference") == 3
+    assert shardmill.__version__ in lines[0] and "MB/s" in done.stdout
+    assert list(tmp_path.iterdir()) == [], "what was written is gone"
+
+
+def test_the_version_names_the_engine_and_its_cpu_path(tmp_path):
+    told = run("--version", cwd=tmp_path).stdout
+    assert re.fullmatch(rf"shardmill {re.escape(shardmill.__version__)}, engine native \d+ \({cpu_path()}\)\n", told)
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_problem(tmp_path):
+    done = run("doctor", "-o", "/proc/no/such", "--json", cwd=tmp_path)
+    content = json.loads(done.stdout)
+    assert done.returncode == content["exit_code"] == 1 and not content["ok"]
+    assert content["disk"]["bytes_per_second"] is None and "/proc" in content["problems"][0]
+
+
+def test_a_cache_folder_that_cannot_be_made_is_a_problem(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = run("doctor", cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path / "file")})
+    assert done.returncode == 1 and "XDG_CACHE_HOME" in done.stderr and "everything works" not in done.stdout
+
+
+def test_an_engine_that_gives_other_tokens_is_found(monkeypatch):
+    encode = Encoder.encode
+
+    def wrong(self, pieces):
+        ids, counts = encode(self, pieces)
+        return np.append(ids[:-1], ids[0]), counts
+
+    monkeypatch.setattr(Encoder, "encode", wrong)
+    found = doctor.Findings()
+    doctor._try_engines(found)
+    assert len(found.problems) == 3 and all("different tokens" in problem for problem in found.problems)
+
+
+def test_a_missing_library_and_missing_c_are_told(monkeypatch):
+    monkeypatch.setattr(doctor, "_LIBRARIES", ("numpy", "no-such-library"))
+    monkeypatch.setattr(doctor.compiled, "everything", lambda: False)
+    found = doctor.Findings()
+    doctor._find_versions(found)
+    doctor._try_engines(found)
+    assert found.versions["no-such-library"] is None and "no-such-library" in found.problems[0]
+    assert "C compiler" in found.advice[0]
+
+
+def test_the_text_of_the_self_test_is_difficult():
+    text = doctor._NASTY.decode()
+    assert 4_000 < len(doctor._NASTY) < 16_000
+    assert {"\r\n", "\0", "\u3000", "\U0010ffff", "<|endoftext|>"} <= {
+        part for part in ("\r\n", "\0", "\u3000", "\U0010ffff", "<|endoftext|>") if part in text
+    }
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="other machines have one path")
+@pytest.mark.parametrize(
+    "flags, path",
+    [
+        ("fpu bmi2 avx512bw avx512dq avx512vl avx512vbmi avx512_vbmi2", "AVX-512"),
+        ("fpu bmi2 avx512bw", "portable"),
+        ("", "portable"),
+    ],
+)
+def test_the_cpu_path_follows_from_the_flags(tmp_path, flags, path):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\n")
+    assert cpu_path(tmp_path / "cpuinfo") == path
+    assert cpu_path(tmp_path / "none") == "portable"
