@@ -18,6 +18,8 @@ _USUAL_SPREAD = 0.05
 _USUAL_WEIGHT = 4
 # Words that are cut where a sample ends, and the like: an interval is not narrower, unless everything was counted.
 _LEAST = 0.005
+# What a decompressor takes ahead of the text, on average.
+_AHEAD = 48 << 10
 # A file in which several were joined promises the text of the first or last alone.
 _LIKELY = 1.5
 
@@ -106,7 +108,7 @@ class FromStart:
 
     def part(self, quantity: Quantity) -> _Part:
         unit, total = self._unit()
-        read = sum(span.amount(unit) for span in self.spans)
+        read = self._read(unit)
         value = sum(span.amount(quantity) for span in self.spans)
         variance = _encoding_variance(self.spans) if quantity == "tokens" else 0.0
         freedom = len(self.spans) - 1 + _USUAL_WEIGHT
@@ -123,7 +125,7 @@ class FromStart:
     def unread(self) -> float:
         """The share that was not read."""
         unit, total = self._unit()
-        read = sum(span.amount(unit) for span in self.spans)
+        read = self._read(unit)
         return 0.0 if self.at_end or not total else max(0.0, 1 - read / total)
 
     def whole(self) -> Span:
@@ -134,12 +136,18 @@ class FromStart:
 
     def _unit(self) -> tuple[Quantity, float]:
         """How progress is measured: in decompressed bytes if their number is known and likely, else in bytes of input."""
-        read, raw = sum(span.input for span in self.spans), sum(span.raw for span in self.spans)
-        if self.promised is not None and read:
-            likely = raw * self.total / read
+        raw = sum(span.raw for span in self.spans)
+        if self.promised is not None and raw:
+            likely = raw * self.total / self._read("input")
             if max(raw, likely / _LIKELY) <= self.promised <= likely * _LIKELY:
                 return "raw", self.promised
         return "input", self.total
+
+    def _read(self, unit: Quantity) -> float:
+        """How much was read; of compressed bytes, what the decompressor has taken but not yet returned is left out."""
+        read, raw = (sum(span.amount(each) for span in self.spans) for each in (unit, "raw"))
+        ahead = unit == "input" and raw and raw != read and not self.at_end
+        return read - min(_AHEAD, read / 2) if ahead else read
 
 
 Found = list[Across | FromStart]
