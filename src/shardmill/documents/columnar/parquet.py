@@ -69,6 +69,7 @@ class PageOfText:
 
     rows: range
     share: float
+    rows_of_file: int
 
 
 def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
@@ -82,7 +83,9 @@ def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
     number = min(int(np.searchsorted(ends, at, side="right")), len(ends) - 1)
     size = groups[number].column(column).total_uncompressed_size
     try:
-        pages = [page for page in _chunk(reader, meta, number, column).pages() if page.kind != DICTIONARY]
+        pages = [
+            page for page in _chunk(reader, meta, number, column).pages() if page.kind != DICTIONARY and page.values
+        ]
     except _FAILURES:  # reported when it is read
         return None
     inside = np.cumsum([page.size for page in pages])
@@ -94,6 +97,7 @@ def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
     return PageOfText(
         rows=range(first, first + pages[found].values),
         share=pages[found].size / float(inside[-1]) * size / float(ends[-1]),
+        rows_of_file=meta.num_rows,
     )
 
 
