@@ -82,6 +82,7 @@ class PageOfText:
 
     rows: range
     share: float
+    rows_of_file: int
 
 
 def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
@@ -101,7 +102,7 @@ def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
         return None
     # The text of pages that refer to a dictionary is in the dictionary.
     words = sum(page.size for page in pages if page.kind == DICTIONARY)
-    pages = [page for page in pages if page.kind != DICTIONARY]
+    pages = [page for page in pages if page.kind != DICTIONARY and page.values]
     coded = sum(page.values for page in pages if page.encoding in BY_DICTIONARY)
     sizes = [page.size + (words * page.values / coded if page.encoding in BY_DICTIONARY else 0) for page in pages]
     bounds = np.cumsum(sizes)
@@ -113,6 +114,7 @@ def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
     return PageOfText(
         rows=range(first, first + pages[found].values),
         share=sizes[found] / float(bounds[-1]) * size / float(ends[-1]),
+        rows_of_file=meta.num_rows,
     )
 
 
