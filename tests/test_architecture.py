@@ -22,6 +22,7 @@ ORDER = [
     "record",
     "job",
     "results",
+    "feed",
     "cli",
 ]
 DOORS = {

@@ -16,13 +16,17 @@ from shardmill import Limits, Spec, Target
 from shardmill.cli.main import cli
 
 CLASSES = {
-    "Corpus", "Counts", "Estimate", "Lengths", "Limits", "Manifest", "Problem", "Progress", "Range", "Result", "Shard", "Start",
-    "SidecarFile", "Spec", "Split", "Statistics", "Target", "Verified",
+    "Corpus", "Counts", "Estimate", "Lengths", "Limits", "Manifest", "Problem",
+    "Progress", "Range", "Result", "Shard", "SidecarFile", "Spec", "Split", "SplitText", "Start", "Statistics", "Target",
+    "Text", "Verified",
 }  # fmt: skip
 ERRORS = {
     "ContentError", "InputError", "MismatchError", "OutputError", "ShardmillError", "TemporaryError", "UsageError",
 }  # fmt: skip
-FUNCTIONS = {"convert", "estimate", "inspect", "merge", "open", "prepare", "verify"}
+FUNCTIONS = {
+    "bits_per_byte", "convert", "estimate", "inspect", "merge", "open", "prepare", "token_bytes",
+    "verify",
+}  # fmt: skip
 
 
 def test_the_public_names_are_these_and_dir_shows_nothing_else():
@@ -98,6 +102,11 @@ def main() -> int:
     problems: list[shardmill.Problem] = list(checked.problems)
     found: dict[str, shardmill.Statistics] = shardmill.inspect(Path("data"))
     lengths: shardmill.Lengths | None = found["train"].lengths
+    written: shardmill.Text | None = result.manifest.text
+    train: shardmill.SplitText | None = written.train if written else None
+    shardmill.prepare(Spec(inputs=["book.txt", "more.txt"], output="indexed"))
+    bits = shardmill.bits_per_byte([1.0], [13], shardmill.token_bytes("indexed"))
+    print(train, bits)
     print(likely.middle, counts.documents, shard.tokens, sidecars, text, one.tokens, many.dtype, problems, lengths)
     return 0 if checked.ok else 1
 

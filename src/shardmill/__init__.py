@@ -19,10 +19,11 @@ from shardmill.errors import (
 from shardmill.spec import Limits, Spec, Target
 
 if TYPE_CHECKING:
-    from shardmill.formats.shards import Shard, SidecarFile
+    from shardmill.feed.bits import bits_per_byte, token_bytes
+    from shardmill.formats.shards import Shard, SidecarFile, SplitText
     from shardmill.job.estimate import Estimate, Range, estimate
     from shardmill.job.mill import Progress, Result, Start, prepare
-    from shardmill.record.manifest import Counts, Manifest
+    from shardmill.record.manifest import Counts, Manifest, Text
     from shardmill.results.convert import convert, merge
     from shardmill.results.corpus import Corpus, Split
     from shardmill.results.corpus import open_corpus as open
@@ -31,18 +32,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ContentError", "Corpus", "Counts", "Estimate", "InputError", "Lengths", "Limits", "Manifest", "MismatchError",
-    "OutputError", "Problem", "Progress", "Range", "Result", "Shard", "ShardmillError", "SidecarFile", "Spec", "Split", "Start",
-    "Statistics", "Target", "TemporaryError", "UsageError", "Verified", "__version__", "convert", "estimate", "inspect",
-    "merge", "open", "prepare", "verify",
+    "ContentError", "Corpus", "Counts", "Estimate", "InputError", "Lengths", "Limits", "Manifest",
+    "MismatchError", "OutputError", "Problem", "Progress", "Range", "Result", "Shard",
+    "ShardmillError", "SidecarFile", "Spec", "Split", "SplitText", "Start", "Statistics", "Target", "TemporaryError",
+    "Text", "UsageError", "Verified", "__version__", "bits_per_byte", "convert", "estimate", "inspect",
+    "merge", "open", "prepare", "token_bytes", "verify",
 ]  # fmt: skip
 
 # Imported when first used: `shardmill --help` should not wait for numpy and the tokenizers.
 _LAZY = {
-    "formats.shards": ("Shard", "SidecarFile"),
+    "feed.bits": ("bits_per_byte", "token_bytes"),
+    "formats.shards": ("Shard", "SidecarFile", "SplitText"),
     "job.estimate": ("Estimate", "Range", "estimate"),
     "job.mill": ("Progress", "Result", "Start", "prepare"),
-    "record.manifest": ("Counts", "Manifest"),
+    "record.manifest": ("Counts", "Manifest", "Text"),
     "results.convert": ("convert", "merge"),
     "results.corpus": ("Corpus", "Split", "open"),
     "results.inspect": ("Lengths", "Statistics", "inspect"),
