@@ -23,6 +23,7 @@ ORDER = [
     "job",
     "results",
     "feed",
+    "torch",
     "cli",
 ]
 DOORS = {
@@ -44,9 +45,10 @@ DOORS = {
         "documents.columnar.parquet",
         "documents.columnar.arrow",
     },
+    "torch": {"torch"},
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.config", "cli.main", "cli.results", "cli.options"},
+    "click": {"cli.config", "cli.main", "cli.results", "cli.options", "cli.pack"},
     "tomli": {"cli.config"},
     "rich": {"cli.results", "cli.console"},
 }

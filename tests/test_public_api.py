@@ -16,15 +16,15 @@ from shardmill import Limits, Spec, Target
 from shardmill.cli.main import cli
 
 CLASSES = {
-    "Corpus", "Counts", "Estimate", "Lengths", "Limits", "Manifest", "Problem",
-    "Progress", "Range", "Result", "Shard", "SidecarFile", "Spec", "Split", "SplitText", "Start", "Statistics", "Target",
-    "Text", "Verified",
+    "Corpus", "Counts", "Documents", "Estimate", "Lengths", "Limits", "Manifest", "Origin", "Packing", "Problem",
+    "Progress", "Range", "Result", "Shard", "SidecarFile", "Source", "Spec", "Split", "SplitText", "Start", "Statistics", "Target",
+    "Text", "Verified", "Windows",
 }  # fmt: skip
 ERRORS = {
     "ContentError", "InputError", "MismatchError", "OutputError", "ShardmillError", "TemporaryError", "UsageError",
 }  # fmt: skip
 FUNCTIONS = {
-    "bits_per_byte", "convert", "estimate", "inspect", "merge", "open", "prepare", "token_bytes",
+    "bits_per_byte", "convert", "estimate", "inspect", "merge", "open", "pack", "prepare", "samples_of", "token_bytes",
     "verify",
 }  # fmt: skip
 
@@ -104,9 +104,13 @@ def main() -> int:
     lengths: shardmill.Lengths | None = found["train"].lengths
     written: shardmill.Text | None = result.manifest.text
     train: shardmill.SplitText | None = written.train if written else None
-    shardmill.prepare(Spec(inputs=["book.txt", "more.txt"], output="indexed"))
+    shardmill.prepare(Spec(inputs=["book.txt", "more.txt"], output="indexed", index=True, provenance=True, val_fraction=0))
+    plan: shardmill.Packing = shardmill.pack("indexed", length=16, output=Path("a.plan"))
+    source = shardmill.Source(path="indexed", plan="a.plan")
+    rows = shardmill.Windows({"book": source}, length=16, seed=1, documents=shardmill.Documents(most=4))
+    origin: shardmill.Origin = rows.where(0)[0]
     bits = shardmill.bits_per_byte([1.0], [13], shardmill.token_bytes("indexed"))
-    print(train, bits)
+    print(train, plan.lost, rows.batch(shardmill.samples_of(0, 2))["labels"].shape, rows.resume(rows.state(2)), origin.path, bits)
     print(likely.middle, counts.documents, shard.tokens, sidecars, text, one.tokens, many.dtype, problems, lengths)
     return 0 if checked.ok else 1
 
@@ -139,7 +143,10 @@ def test_the_examples_in_the_docstrings_run(tmp_path, monkeypatch):
     for i in range(100):
         (tmp_path / f"corpus/{i}.txt").write_text(f"The mill turns story {i} into tokens.\n" * 100)
     names = {"shardmill": shardmill, "Spec": Spec, "Target": Target, "Limits": Limits}
-    documented = {name: getattr(shardmill, name) for name in (*FUNCTIONS, "Corpus", "Spec", "Target", "Limits")}
+    documented = {
+        name: getattr(shardmill, name)
+        for name in (*FUNCTIONS, "Corpus", "Source", "Spec", "Target", "Limits", "Windows")
+    }
     for name, value in {"": shardmill, **documented}.items():
         test = doctest.DocTestParser().get_doctest(value.__doc__, dict(names), name, None, None)
         assert test.examples and doctest.DocTestRunner().run(test).failed == 0, name
@@ -181,6 +188,8 @@ def test_the_flags_are_these():
         "merge": TARGET,
         "convert": TARGET | {"--format", "--from-format", "--from-dtype", "--dtype", "--eot-id", "--eot"},
         "inspect": {"--documents", "--tokenizer", "--json"},
+        "pack": {"--length", "--strategy", "--long", "--split", "--seed", "--window", "--output", "--json"}
+        | {"--from-format", "--from-dtype", "--eot-id"},
     }
     everything = {name for command in cli.commands.values() for param in command.params for name in param.opts}
     known = {name for command in cli.commands.values() for name in flags(command)}

@@ -20,6 +20,11 @@ from shardmill.spec import Limits, Spec, Target
 
 if TYPE_CHECKING:
     from shardmill.feed.bits import bits_per_byte, token_bytes
+    from shardmill.feed.documents import Documents
+    from shardmill.feed.pack import pack
+    from shardmill.feed.plan import Packing
+    from shardmill.feed.source import Source
+    from shardmill.feed.windows import Origin, Windows, samples_of
     from shardmill.formats.shards import Shard, SidecarFile, SplitText
     from shardmill.job.estimate import Estimate, Range, estimate
     from shardmill.job.mill import Progress, Result, Start, prepare
@@ -32,16 +37,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ContentError", "Corpus", "Counts", "Estimate", "InputError", "Lengths", "Limits", "Manifest",
-    "MismatchError", "OutputError", "Problem", "Progress", "Range", "Result", "Shard",
-    "ShardmillError", "SidecarFile", "Spec", "Split", "SplitText", "Start", "Statistics", "Target", "TemporaryError",
-    "Text", "UsageError", "Verified", "__version__", "bits_per_byte", "convert", "estimate", "inspect",
-    "merge", "open", "prepare", "token_bytes", "verify",
+    "ContentError", "Corpus", "Counts", "Documents", "Estimate", "InputError", "Lengths", "Limits", "Manifest",
+    "MismatchError", "Origin", "OutputError", "Packing", "Problem", "Progress", "Range", "Result", "Shard",
+    "ShardmillError", "SidecarFile", "Source", "Spec", "Split", "SplitText", "Start", "Statistics", "Target", "TemporaryError",
+    "Text", "UsageError", "Verified", "Windows", "__version__", "bits_per_byte", "convert", "estimate", "inspect",
+    "merge", "open", "pack", "prepare", "samples_of", "token_bytes", "verify",
 ]  # fmt: skip
 
 # Imported when first used: `shardmill --help` should not wait for numpy and the tokenizers.
 _LAZY = {
     "feed.bits": ("bits_per_byte", "token_bytes"),
+    "feed.documents": ("Documents",),
+    "feed.pack": ("pack",),
+    "feed.plan": ("Packing",),
+    "feed.source": ("Source",),
+    "feed.windows": ("Origin", "Windows", "samples_of"),
     "formats.shards": ("Shard", "SidecarFile", "SplitText"),
     "job.estimate": ("Estimate", "Range", "estimate"),
     "job.mill": ("Progress", "Result", "Start", "prepare"),

@@ -17,6 +17,7 @@ import shardmill
 from shardmill.cli.config import config_options, job_of
 from shardmill.cli.console import Reporter, duration, load_line, plural, print_json, say, size, speed, spread
 from shardmill.cli.options import as_json, option, options, quiet
+from shardmill.cli.pack import pack
 from shardmill.cli.results import COMMANDS
 from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.spec import Limits, Spec
@@ -122,7 +123,7 @@ def estimate(as_json: bool, **given: Any) -> None:
     _show_estimate(*job_of(given), as_json=as_json)
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, pack):
     cli.add_command(_command)
 for _command in cli.commands.values():  # the group passes it on only when the command is called through it
     _command.context_settings.setdefault("help_option_names", ["-h", "--help"])
