@@ -74,6 +74,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="an output of shardmill")
     parser.add_argument("--text", help="mill this text into DATA first")
+    parser.add_argument("--tokenizer", default="gpt2", help="to mill with")
     parser.add_argument("--plan", help="rows that `shardmill pack` made")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--length", type=int, default=1024)
@@ -99,7 +100,8 @@ def setup() -> tuple[int, int, torch.device]:
 
 
 def mill(options: argparse.Namespace) -> None:
-    result = shardmill.prepare(shardmill.Spec(inputs=[options.text], output=options.data, index=True))
+    spec = shardmill.Spec(inputs=[options.text], output=options.data, tokenizer=options.tokenizer, index=True)
+    result = shardmill.prepare(spec)
     if run := result.run:
         print(
             f"milled {result.manifest.tokens:,} tokens at {run['bytes_per_second'] / 1e6:.0f} MB/s with {run['workers']} workers"

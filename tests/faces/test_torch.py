@@ -1,5 +1,6 @@
 """The faces for PyTorch: the same rows through every loader, and exact resume. `make faces` runs these."""
 
+import os
 import random
 import re
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 torch = pytest.importorskip("torch")
 
@@ -83,6 +86,7 @@ def test_an_error_while_reading_ahead_is_raised_where_the_batch_is_used(tmp_path
         next(loader)
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 calls it
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stateful_data_loader_resumes(rows, workers):
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
@@ -118,6 +122,7 @@ def test_the_loader_of_nanochat_can_be_replaced(tmp_path):
         assert (next(resumed)[0] == seen[3][0]).all()
 
 
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 TRAINER = Path(__file__).parents[2] / "examples/train_gpt.py"
 
 
@@ -149,7 +154,17 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("train")
     sample = Path(__file__).parents[2] / "samples/tinyshakespeare.txt"
     (folder / "book.txt").write_text(sample.read_text()[:300_000])
-    out = run(folder, "--text", "book.txt", "--steps", "60", "--every", "20", "--rate", "3e-3", "--rows", "whole")
+    made = tokenizers.Tokenizer(models.BPE())  # a small vocabulary, so that a CPU learns in seconds
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=384, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"])
+    made.train_from_iterator([sample.read_text()[:50_000]], trainer)
+    made.save(str(folder / "tokenizer.json"))
+    spec = shardmill.Spec(
+        inputs=[folder / "book.txt"], output=folder / "data", tokenizer=str(folder / "tokenizer.json")
+    )
+    shardmill.prepare(spec, limits=shardmill.Limits(engine="reference"))
+    out = run(folder, "--steps", "60", "--every", "20", "--rate", "3e-3", "--rows", "whole")
     (folder / "whole.txt").write_text(out)
     return folder
 
@@ -157,26 +172,27 @@ def folder(tmp_path_factory):
 def test_the_trainer_learns_and_says_how_fast_and_how_well(folder):
     out = (folder / "whole.txt").read_text()
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", out)]
-    assert losses[-1] < losses[0] - 0.8 and "MB/s with" in out
+    assert losses[-1] < losses[1] < losses[0] - 0.2
     bits = float(re.search(r"([\d.]+) bits per byte", out)[1])
     assert 1 < bits < 4 and re.search(r"tokens/s on 1 × cpu", out) and re.search(r"device waited [\d.]+%", out)
 
 
 def test_a_trainer_that_is_killed_goes_on_with_other_ranks_and_sees_the_same_rows(folder):
-    """Killed after step 30, resumed by two ranks from the checkpoint at 20; then by three from 45."""
-    options = ["--checkpoint", "run.pt", "--every", "20", "--rate", "3e-3", "--rows", "resumed"]
-    killed = subprocess.Popen(command("data", *options, "--steps", "100000"), cwd=folder, stdout=subprocess.DEVNULL)
+    """Killed after step 25, resumed by two ranks from an earlier checkpoint."""
+    options = ["--checkpoint", "run.pt", "--every", "10", "--rate", "3e-3", "--rows", "resumed"]
+    killed = subprocess.Popen(
+        command("data", *options, "--steps", "100000"), cwd=folder, env=ONE_THREAD, stdout=subprocess.DEVNULL
+    )
     rows = folder / "resumed.0"
-    while not (rows.exists() and len(rows.read_bytes().splitlines()) > 30 * 12):
+    while not (rows.exists() and len(rows.read_bytes().splitlines()) > 25 * 12):
         assert killed.poll() is None
         time.sleep(0.01)
     killed.kill()
     killed.wait()
     text = rows.read_text()
     rows.write_text(text[: text.rindex("\n") + 1])  # the kill may have cut the last line
-    assert torch.load(folder / "run.pt")["data"]["sample"] % (20 * 12) == 0
-    run(folder, *options, "--steps", "45", ranks=2)
-    run(folder, *options, "--steps", "60", ranks=3)
+    assert torch.load(folder / "run.pt")["data"]["sample"] % (10 * 12) == 0
+    run(folder, *options, "--steps", "60", ranks=2)
     found, whole = seen(folder, "resumed"), seen(folder, "whole")
     assert {sample: found[sample] for sample in whole} == whole and len(whole) == 60 * 12
 
