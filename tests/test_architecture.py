@@ -22,6 +22,8 @@ ORDER = [
     "record",
     "job",
     "results",
+    "feed",
+    "torch",
     "cli",
 ]
 DOORS = {
@@ -44,9 +46,10 @@ DOORS = {
         "documents.columnar.parquet",
         "documents.columnar.arrow",
     },
+    "torch": {"torch"},
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.config", "cli.main", "cli.results", "cli.options", "cli.doctor"},
+    "click": {"cli.config", "cli.main", "cli.results", "cli.options", "cli.doctor", "cli.pack"},
     "tomli": {"cli.config"},
     "rich": {"cli.results", "cli.console"},
 }

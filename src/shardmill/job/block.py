@@ -27,6 +27,7 @@ class Trace:
     """The pieces of one Block, column by column (see Pieces), and where the tokens of each end."""
 
     token_ends: npt.NDArray[np.int64]
+    text_bytes: list[int]
     files: list[int]
     val: list[bool | None]
     begins: list[bool]
@@ -43,13 +44,15 @@ class Trace:
 class Run:
     """Consecutive tokens of one split; None: the split of the run before.
 
-    ends: where documents end among them; places: for each such document its file, and where in it the document starts.
+    ends: where documents end among them; places: for each such document its file, and where in it the document starts;
+    text_bytes: how much text they are.
     """
 
     val: bool | None
     tokens: Tokens
     ends: npt.NDArray[np.int64]
     places: npt.NDArray[np.uint64]
+    text_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +150,15 @@ def runs_of(trace: Trace, tokens: Tokens) -> list[Run]:
         start, stop = int(ends[first - 1]) if first else 0, int(ends[after - 1])
         ended = document_ends[first:after]
         inside = ends[first:after][ended] - start
-        runs.append(Run(val=val[first], tokens=tokens[start:stop], ends=inside, places=places[first:after][ended]))
+        runs.append(
+            Run(
+                val=val[first],
+                tokens=tokens[start:stop],
+                ends=inside,
+                places=places[first:after][ended],
+                text_bytes=sum(trace.text_bytes[first:after]),
+            )
+        )
     return runs
 
 
@@ -212,6 +223,7 @@ def _trace(
         first += len(pieces.data)
     return Trace(
         token_ends=token_ends,
+        text_bytes=[len(data) for pieces in found for data in pieces.data],
         files=[part.file for part, pieces in zip(block.parts, found) for _ in pieces.data],
         val=[val for pieces in found for val in pieces.val],
         begins=[flag for pieces in found for flag in pieces.begins],
