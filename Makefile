@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := $(PIP) -e '.[hub,s3,gcs]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench compare picture slow matrix torture interop suites guard docs faces bench-feed dist wheels docker-steps lock clean
+.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench bench-tokenizers compare picture slow matrix torture interop suites docs faces bench-feed dist wheels docker-steps lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -79,17 +79,18 @@ bench-feed: $(VENV)/.ready native ## measure the loader and the packer; with tor
 bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt for a text of your own
 	$(BIN)/python tools/bench.py $(BENCH_TEXT)
 
+bench-tokenizers: $(VENV)/.ready native ## measure every tokenizer beside gigatoken: TOKENIZERS=folder or names, TEXTS=folder
+	$(BIN)/python tools/bench_tokenizers.py $(TOKENIZERS) $(TEXTS)
+
 compare: $(VENV)/.ready native ## measure what people use instead, too: BENCH_TEXT=file.txt; installs each under .compare
 	$(BIN)/python tools/compare.py --write $(BENCH_TEXT)
 
 picture: $(VENV)/.ready native ## draw docs/images/run.svg from a real run; BENCH_TEXT=file.txt for a text of your own
 	$(BIN)/python tools/make_picture.py $(BENCH_TEXT)
 
-classes: $(VENV)/.ready ## rebuild the table of character classes from the installed tiktoken
+classes: $(VENV)/.ready native ## add the installed tiktoken and tokenizers to the tables of character classes
 	$(BIN)/python tools/make_classes.py
-
-guard: $(VENV)/.ready native ## rebuild the table of code points on which the engines differ
-	$(BIN)/python tools/make_guard.py
+	$(BIN)/python tools/make_nfc.py
 
 docs: $(VENV)/.ready ## write docs/cli.md from the commands' help
 	$(BIN)/python tools/make_cli_docs.py

@@ -59,14 +59,15 @@ def _serve():
     from shardmill.cli import results  # noqa: F401
     from shardmill.job import estimate, job, mill  # noqa: F401
     from shardmill.results import convert, inspect, verify  # noqa: F401
-    from shardmill.spec import Limits
     from shardmill.tokens import tokenizer
 
-    tokenizer._load_encoding = functools.cache(tokenizer._load_encoding)
+    load = functools.cache(tokenizer._load_encoding)
+    tokenizer._load_encoding = lambda encoding, _cache: load(encoding)
     choose, gpt2 = job.choose_engines, tokenizer.load("gpt2")
-    kept = {engine: choose(gpt2, engine, 0, Limits().cache_folder()) for engine in ("auto", "reference")}
-    job.choose_engines = lambda found, engine, *rest: (
-        kept[engine] if found.name == gpt2.name and engine in kept else choose(found, engine, *rest)
+    kept = {engine: choose(gpt2, engine) for engine in ("auto", "reference")}
+    kept["auto"].reference.encode(b"loaded before the fork")
+    job.choose_engines = lambda found, engine: (
+        kept[engine] if found.name == gpt2.name and engine in kept else choose(found, engine)
     )
     for line in sys.stdin:
         request = json.loads(line)

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from given_texts import load_once
 from shardmill.tokens import encoder, reference
 from shardmill.tokens import tokenizer as vocabularies
-from shardmill.tokens.tokenizer import ENCODINGS, byte_alphabet, read_ranks
+from shardmill.tokens.compile import byte_alphabet
+from shardmill.tokens.tokenizer import ENCODINGS, read_ranks
 
 settings.register_profile(
     "shardmill",
@@ -29,27 +30,29 @@ settings.load_profile("shardmill")
 def loaded_once():
     """The bundled vocabularies and their engines are loaded once: it is most of what a small job does."""
 
-    def by_name(make):
+    def by_digest(make):
         made = {}
 
-        def once(tokenizer, **options):
-            key = tokenizer.name, *options.items()
+        @functools.wraps(make)
+        def once(tokenizer):
+            key = tokenizer.name if tokenizer.kind == "tiktoken" else tokenizer.digest
             if key not in made:
-                made[key] = make(tokenizer, **options)
+                made[key] = make(tokenizer)
             return made[key]
 
         return once
 
     load = vocabularies._load_encoding
     loaded = functools.cache(lambda encoding, _file: load(encoding))
+
+    @functools.wraps(load)
+    def load_once_more(encoding, _cache):
+        return loaded(encoding, vocabularies.vocabulary_file(encoding))
+
     with (
-        patch.object(
-            vocabularies,
-            "_load_encoding",
-            lambda encoding: loaded(encoding, vocabularies.vocabulary_file(encoding)),
-        ),
-        patch.object(reference, "TiktokenReference", by_name(reference.TiktokenReference)),
-        patch.object(encoder, "Native", by_name(encoder.Native)),
+        patch.object(vocabularies, "_load_encoding", load_once_more),
+        patch.object(reference, "TiktokenReference", by_digest(reference.TiktokenReference)),
+        patch.object(encoder, "_make", by_digest(encoder._make)),
     ):
         yield
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import samples
 from shardmill.tokens.tokenizer import load
 
-load_once = lru_cache(maxsize=8)(load)
+load_once = lru_cache(maxsize=64)(load)
 
 
 @st.composite

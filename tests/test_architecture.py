@@ -27,9 +27,8 @@ ORDER = [
     "cli",
 ]
 DOORS = {
-    "gigatoken": {"tokens.gigatoken"},
-    "tiktoken": {"tokens.reference"},
-    "tokenizers": {"tokens.families", "tokens.reference"},
+    "tiktoken": {"tokens.classes", "tokens.reference"},
+    "tokenizers": {"tokens.added", "tokens.classes", "tokens.families", "tokens.normalize", "tokens.reference"},
     "huggingface_hub": {"io.urls", "tokens.tokenizer"},
     "fsspec": {"io.urls"},
     "s3fs": {"io.urls"},
@@ -49,7 +48,7 @@ DOORS = {
     "torch": {"torch"},
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.config", "cli.main", "cli.results", "cli.options", "cli.doctor", "cli.pack"},
+    "click": {"cli.config", "cli.main", "cli.results", "cli.options", "cli.doctor", "cli.pack", "cli.tokenizers"},
     "tomli": {"cli.config"},
     "rich": {"cli.results", "cli.console"},
 }

@@ -295,7 +295,7 @@ def workshop():
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(dir=memory) as folder:
         patch.setattr(job, "load", load_once)
-        engines = job.choose_engines(load_once("gpt2"), "reference", 0, LIMITS.cache_folder())
+        engines = job.choose_engines(load_once("gpt2"), "reference")
         patch.setattr(job, "choose_engines", lambda *_: engines)
         patch.setattr(eot, "_CHUNK_TOKENS", 31)
         patch.setattr(eot, "_ROWS_AT_ONCE", 5)

@@ -167,7 +167,7 @@ def test_every_condition_of_the_rules_is_needed(monkeypatch):
         assert wrong_cuts(real("cl100k_base"), samples.WHITESPACE)
     with monkeypatch.context() as patch:
         cuts = load_once("o200k_base").cuts
-        patch.setattr(cuts, "_adjacent", np.zeros_like(cuts._adjacent))
+        patch.setattr(cuts, "adjacent", np.zeros_like(cuts.adjacent))
         assert wrong_cuts(real("o200k_base"), samples.CHINESE_WITHOUT_PUNCTUATION)
     with monkeypatch.context() as patch:
         patch.setattr("shardmill.tokens.cuts._cased_alike", lambda kind, *_: np.ones(len(kind), np.bool_))

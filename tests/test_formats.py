@@ -177,7 +177,7 @@ def test_o2_rows_of_many_blocks_and_of_odd_names(tmp_path):
     for name in odd:
         (tmp_path / name).write_text("Hello\n" * 3000)
     spec = Spec(inputs=[tmp_path / name for name in odd], output=tmp_path / "out", separator="\\n", format="olmo", val_fraction=0)  # fmt: skip
-    prepare(spec, limits=Limits(engine="gigatoken", workers=1))
+    prepare(spec, limits=Limits(workers=1))
     data = (tmp_path / "out/train-00000.csv.gz").read_bytes()
     assert data[10:15] == struct.pack("<BHH", 0, 65535, 0)
     folder = os.fsencode(tmp_path)
@@ -211,7 +211,7 @@ def test_x3_passages_of_running_text_end_together(tmp_path):
     for i in range(2):
         (tmp_path / f"{i}.txt").write_text(text * 3)
     spec = Spec(inputs=[tmp_path / "0.txt", tmp_path / "1.txt"], output=tmp_path / "out", val_fraction=0.2, index=True)
-    made = prepare(spec, limits=Limits(engine="gigatoken")).manifest
+    made = prepare(spec).manifest
     for file in made.files:
         ends = np.fromfile(tmp_path / "out" / f"{file.split}.ends", "<u8").tolist()
         assert len(ends) == 2 and ends[-1] == file.tokens

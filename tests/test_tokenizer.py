@@ -14,11 +14,12 @@ import reference
 from command import run
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import UsageError
-from shardmill.tokens import families
+from shardmill.tokens import families, names
 from shardmill.tokens import tokenizer as tokenizers
 from shardmill.tokens.encoder import choose_engines
 from shardmill.tokens.tokenizer import ENCODINGS, end_of_text, load
 
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEXT = "The mill's text — 文字がある — isn't <|endoftext|> here.\n\n  x = 1\n" * 40
 
 
@@ -42,6 +43,10 @@ def sequence(*steps):
 def split(pattern, behavior="Isolated", *, invert=False):
     step = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
     return sequence(step, {**BYTE_LEVEL, "use_regex": False})
+
+
+def runs_here(tokenizer):
+    return not isinstance(tokenizer.model, str)
 
 
 def added(content, number, **changes):
@@ -86,22 +91,22 @@ def test_a_tokenizer_json_without_a_model_type_is_understood(gpt2_json, tmp_path
     del config["model"]["type"], config["pre_tokenizer"]["use_regex"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(config))
     found = load(str(tmp_path))
-    assert (found.family, found.plain) == ("gpt2", True)
+    assert (found.family, runs_here(found)) == ("gpt2", True)
 
 
 NORMALIZED = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}]}
 
 
 @pytest.mark.parametrize(
-    ("changes", "family", "plain"),
+    ("changes", "family", "ours"),
     [
         ({}, "gpt2", True),
         ({"pre_tokenizer": sequence(BYTE_LEVEL)}, "gpt2", True),
-        ({"pre_tokenizer": split(tokenizers._LLAMA3)}, "cl100k", True),
-        ({"pre_tokenizer": split(tokenizers._LLAMA3, "Removed", invert=True)}, "cl100k", True),
+        ({"pre_tokenizer": split(LLAMA3)}, "cl100k", True),
+        ({"pre_tokenizer": split(LLAMA3, "Removed", invert=True)}, "cl100k", True),
         ({"pre_tokenizer": split(ENCODINGS["o200k_base"].pattern)}, "o200k", True),
-        # Oniguruma reads the {1,3}+ of this spelling as a run of digits, and gigatoken would read three.
-        ({"pre_tokenizer": split(ENCODINGS["cl100k_base"].pattern)}, "cl100k", False),
+        # Oniguruma reads the {1,3}+ of this spelling as a run of digits.
+        ({"pre_tokenizer": split(ENCODINGS["cl100k_base"].pattern)}, "spaces", False),
         ({"pre_tokenizer": split(r"\w+|\W+")}, "unknown", False),
         ({"pre_tokenizer": split(r"New York|[^\s]+|\s")}, "unknown", False),
         ({"pre_tokenizer": split(r"\p{L}+(?=\s)|[^\s]|\s")}, "unknown", False),
@@ -111,25 +116,27 @@ NORMALIZED = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Low
         ({"pre_tokenizer": {**BYTE_LEVEL, "add_prefix_space": True}}, "unknown", False),
         ({"pre_tokenizer": {"type": "FixedLength", "length": 5}}, "unknown", False),
         ({"pre_tokenizer": None}, "unknown", False),
-        ({"normalizer": {"type": "NFC"}}, "spaces", False),
+        ({"normalizer": {"type": "NFC"}}, "spaces", True),
         ({"normalizer": NORMALIZED}, "spaces", False),
         ({"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}, "unknown", False),
-        ({"model": {"byte_fallback": True}}, "gpt2", False),
+        ({"model": {"byte_fallback": True}}, "gpt2", True),
         ({"model": {"ignore_merges": True}}, "gpt2", True),
-        ({"added_tokens": [added("<tool>", 50257, special=False)]}, "spaces", False),
-        ({"added_tokens": [added("two words", 50257, special=False)]}, "unknown", False),
-        ({"added_tokens": [added("<strip>", 50257, special=False, lstrip=True)]}, "unknown", False),
+        ({"added_tokens": [added("<tool>", 50257, special=False)]}, "spaces", True),
+        ({"added_tokens": [added("two words", 50257, special=False)]}, "unknown", True),
+        ({"added_tokens": [added("<strip>", 50257, special=False, lstrip=True)]}, "unknown", True),
+        ({"added_tokens": [added("    ", 50257, special=False)]}, "spaces", True),
+        ({"added_tokens": [added(" x", 50257, special=False, single_word=True)]}, "unknown", True),
     ],
 )
-def test_only_what_is_understood_is_cut_and_run_fast(gpt2_json, tmp_path, changes, family, plain):
+def test_only_what_is_understood_is_cut_and_run_fast(gpt2_json, tmp_path, changes, family, ours):
     found = load(str(changed(gpt2_json, tmp_path, **changes)))
-    assert (found.family, found.plain) == (family, plain)
+    assert (found.family, runs_here(found)) == (family, ours)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"pre_tokenizer": split(tokenizers._LLAMA3)},
+        {"pre_tokenizer": split(LLAMA3)},
         {"normalizer": {"type": "NFC"}},
         {"added_tokens": [added("<|endoftext|>", 50256), added("文字", 50257, special=False)]},
         {"pre_tokenizer": split(r"\w+|\W+")},
@@ -159,12 +166,12 @@ def test_a_trial_is_quick_and_only_where_the_pattern_is_not_known(gpt2_json, tmp
     assert load(str(changed(gpt2_json, tmp_path, normalizer={"type": "NFC"}))).family == "spaces"
 
 
-def test_a_tokenizer_that_the_fast_engine_cannot_run_says_so(gpt2_json, tmp_path):
+def test_a_tokenizer_that_our_engine_cannot_run_says_so(gpt2_json, tmp_path):
     path = changed(gpt2_json, tmp_path, pre_tokenizer=split(r"\w+|\W+"))
-    engines = choose_engines(load(str(path)), "auto", 1 << 40, tmp_path)
-    assert engines.guard is None and "slower" in engines.note
-    with pytest.raises(UsageError, match="--engine auto"):
-        choose_engines(load(str(path)), "gigatoken", 1 << 40, tmp_path)
+    engines = choose_engines(load(str(path)), "auto")
+    assert engines.ours is None and "slower: its pre-tokenizer splits by a pattern that is not known" in engines.note
+    with pytest.raises(UsageError, match=r"cannot run on it, since its pre-tokenizer .*--engine auto"):
+        choose_engines(load(str(path)), "native")
 
 
 def test_an_unclear_end_of_text_is_asked_for(gpt2_json, tmp_path):
@@ -250,3 +257,72 @@ def test_a_hub_id_that_does_not_exist_is_named(tmp_path, hub):
     (tmp_path / "a.txt").write_text(TEXT)
     done = command("prepare", "a.txt", "-o", "out", "--tokenizer", "mills/none", cwd=tmp_path, endpoint=hub)
     assert done.returncode == 2 and "mills/none" in done.stderr and "no such model" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("gpt2", "r50k_base"),
+        ("GPT-4o", "o200k_base"),
+        ("gpt4", "cl100k_base"),
+        ("qwen3", "Qwen/Qwen3-8B"),
+        ("Qwen-2.5", "Qwen/Qwen2.5-7B"),
+        ("llama_3", "meta-llama/Meta-Llama-3-8B"),
+        ("llama3.1", "meta-llama/Llama-3.1-8B"),
+        ("mills/gpt2", "mills/gpt2"),
+    ],
+)
+def test_names_that_people_type_stand_for_an_encoding_or_a_hub_id(typed, found):
+    assert names.resolve(typed) == found
+
+
+def test_no_two_names_are_spelled_alike_and_each_hub_id_is_one():
+    every = [*names.BUNDLED, *names.ON_THE_HUB]
+    assert len({names._plain(name) for name in every}) == len(every)
+    assert all(found.count("/") == 1 for found in names.ON_THE_HUB.values())
+    assert set(names.BUNDLED.values()) == set(ENCODINGS)
+
+
+def test_a_name_is_fetched_from_the_hub_and_recorded_by_its_id_and_hash(gpt2_json, tmp_path, monkeypatch):
+    """Whoever reads the manifest sees what the name stood for."""
+    asked, content = [], Path(gpt2_json).read_bytes()
+    monkeypatch.setattr(tokenizers, "_download", lambda name: asked.append(name) or tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    (tmp_path / "a.txt").write_text(TEXT)
+    made = prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", tokenizer="Qwen-3")).manifest
+    assert asked == ["Qwen/Qwen3-8B"] and made.job["choices"]["tokenizer"] == "Qwen/Qwen3-8B"
+    assert made.job["tokenizer_sha256"] == hashlib.sha256(content).hexdigest()
+
+
+def test_a_file_or_folder_of_that_name_comes_first(gpt2_json, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qwen3").mkdir()
+    (tmp_path / "qwen3/tokenizer.json").write_bytes(Path(gpt2_json).read_bytes())
+    assert load("qwen3").source == Path("qwen3/tokenizer.json")
+
+
+def test_the_command_lists_the_names_and_describes_a_tokenizer(gpt2_json, tmp_path):
+    listed = run("tokenizers", cwd=tmp_path)
+    assert (
+        listed.returncode == 0 and "deepseek-ai/DeepSeek-V3" in listed.stdout and "o200k_base, bundled" in listed.stdout
+    )
+    assert json.loads(run("tokenizers", "--json", cwd=tmp_path).stdout)["hub"] == names.ON_THE_HUB
+    path = changed(
+        gpt2_json,
+        tmp_path,
+        normalizer={"type": "NFC"},
+        added_tokens=[added("<|endoftext|>", 50256), added("<t>", 50257, special=False)],
+    )
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    shown = run("tokenizers", str(path), cwd=tmp_path, env=env).stdout
+    assert (
+        "byte-level BPE, after NFC" in shown
+        and "1 special token, 1 added token" in shown
+        and "engine     native" in shown
+    )
+    changed(gpt2_json, tmp_path, pre_tokenizer=split(r"\w+|\W+"))
+    found = json.loads(run("tokenizers", str(tmp_path), "--json", cwd=tmp_path, env=env).stdout)
+    assert found["engine"].startswith("tokenizers") and "pattern that is not known" in found["note"]
+    assert found["megabytes_per_second"] > 0
+    missing = run("tokenizers", "no/such/thing", cwd=tmp_path)
+    assert missing.returncode == 2 and "not a known name" in missing.stderr

@@ -42,7 +42,7 @@ def mill(monkeypatch):
 
         monkeypatch.setattr(workers.plan, "blocks", blocks)
         monkeypatch.setattr(workers, "mill_block", mill_block)
-        monkeypatch.setattr(workers, "Encoder", lambda _: SimpleNamespace(bytes_since_renewal=0))
+        monkeypatch.setattr(workers, "Encoder", lambda _: None)
         monkeypatch.setattr(workers, "_LEAVE_SECONDS", 0.5)
         budget = SimpleNamespace(workers=count_of_workers, in_flight=2 * count_of_workers)
         job = SimpleNamespace(budget=budget, files=(), rules=None, big=False, engines=None)

@@ -111,7 +111,7 @@ def mill(file: Path, workers: int, **choices: Any) -> Callable[[Path], object]:
 
 def engine_loaded_once() -> Any:
     """What every job does first takes as long as the smallest of them, and varies by more than formats differ."""
-    engines = choose_engines(load("gpt2"), "auto", 1 << 30, Limits().cache_folder())
+    engines = choose_engines(load("gpt2"), "auto")
     return patch.object(job, "choose_engines", lambda *_: engines)
 
 

@@ -41,7 +41,8 @@ import xxhash
 from bench import put_into, stamp
 from bench_base import MB, MIB
 
-from shardmill.tokens.tokenizer import byte_alphabet, read_ranks, vocabulary_file
+from shardmill.tokens.compile import byte_alphabet
+from shardmill.tokens.tokenizer import read_ranks, vocabulary_file
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".compare"

@@ -21,13 +21,17 @@ from ctypes import CDLL, c_int64, c_void_p
 from pathlib import Path
 
 import numpy as np
+import sanitize_pieces
 
+from shardmill.system import compiled
 from shardmill.tokens import native
+from shardmill.tokens.model import Model, Shape
 from shardmill.tokens.tokenizer import read_ranks
 
 ROOT = Path(__file__).parent.parent
 LIBRARIES: list[Path] = runpy.run_path(str(ROOT / "hatch_build.py"))["LIBRARIES"]
 _SAMPLES = runpy.run_path(str(ROOT / "tests/samples.py"))
+SHAPES: dict[str, Shape] = runpy.run_path(str(ROOT / "tests/patterns.py"))["SHAPES"]
 ALL: str = _SAMPLES["ALL"]
 NASTY: list[str] = _SAMPLES["NASTY"]
 
@@ -38,6 +42,7 @@ KINDS = {
 }
 _WINDOW = 16384  # the engine takes text apart in windows of this size
 _THREADS = 4
+_TOKENS = 4000
 _BITS = [
     b'"text"', b'"text"', b'"a"', b":", b":", b",", b",", b"{", b"}", b"[", b"]", b" ", b"\n", b"\\", b"\\u0061", b"\\ud83d", b"\\ude00",
     b'"', b'"x"', b'"\\ud83d\\ude00"', b'"t\\u0065xt"', b"0", b"-", b"1.5e5", b"1.", b"true", b"nul", b"\0", b"\xff", "é😀".encode(),
@@ -67,6 +72,7 @@ def build(kind: str, folder: Path) -> None:
     for library in LIBRARIES:
         sources = map(str, sorted((ROOT / library).parent.glob("*.c")))
         subprocess.run([compiler(), *flags, *sanitizers, "-o", str(folder / library.name), *sources], check=True)
+    sanitize_pieces.write_configs(folder)
 
 
 def run(kind: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -111,38 +117,67 @@ class Memory:
         return buffer
 
 
+def _models() -> list[Model]:
+    """Every shape over the first tokens of GPT-2, by a list of merges or without one, with ids of each size."""
+    ranks = {token: rank for token, rank in read_ranks("r50k_base").items() if rank < _TOKENS}
+    merges = [
+        (token[:i], token[i:]) for token in ranks for i in range(1, len(token)) if {token[:i], token[i:]} < ranks.keys()
+    ]
+    steps = [1, 1 << 5, 1 << 8, (1 << 20) // _TOKENS]
+    return [
+        Model.of(
+            {token: steps[i % len(steps)] * rank for token, rank in ranks.items()},
+            merges if i % 3 else None,
+            scheme="bytes",
+            shape=shape,
+            whole_words=i % 2 == 0,
+        )
+        for i, shape in enumerate(SHAPES.values())
+    ]
+
+
 class Engine:
     """The native engine of a sanitized library."""
 
-    def __init__(self, library: CDLL, *, portable: bool) -> None:
+    def __init__(self, library: CDLL, model: Model, *, portable: bool) -> None:
         library.engine_new.restype = c_void_p
-        library.engine_encode.restype = c_int64
-        ranks = read_ranks("r50k_base")
-        self.tokens = sorted(ranks, key=ranks.__getitem__)
-        offsets = np.zeros(len(self.tokens) + 1, np.uint32)
-        np.cumsum([len(token) for token in self.tokens], out=offsets[1:])
-        classes, count = native._classes(), ctypes.c_uint32(len(self.tokens))
+        library.engine_encode.restype = library.engine_words.restype = c_int64
+        given, arrays = native.given_to_engine(model, portable=portable)
         with Memory() as memory:
-            vocabulary, table = memory.copy(b"".join(self.tokens)), memory.copy(offsets.tobytes())
-            points = memory.copy(classes.tobytes())
-            made = library.engine_new(c_void_p(vocabulary), c_void_p(table), count, c_void_p(points), int(portable))
+            copies = [memory.copy(array.tobytes()) for array in arrays]
+            given.vocabulary, given.offsets, given.ids, given.classes = copies[:4]
+            given.merges = copies[4] if len(copies) > 4 else None
+            made = library.engine_new(ctypes.byref(given))
         assert made, "no engine"
         self._library, self._engine = library, c_void_p(made)
+        self._tokens = {number: token for token, number in model.vocabulary.items()}
+        self._bytes = 2 if max(self._tokens) < 1 << 16 else 4
 
-    def encode(self, pieces: list[bytes]) -> bytes:
-        """The ids of all pieces, as little-endian uint16."""
+    def encode(self, pieces: list[bytes]) -> list[int]:
+        """The ids of all pieces."""
         with Memory() as memory:
             texts = np.array([memory.copy(piece) for piece in pieces], np.uint64).tobytes()
             sizes = np.array([len(piece) for piece in pieces], np.int64).tobytes()
-            ids = memory.room(2 * sum(map(len, pieces)) + 16)
+            ids = memory.room(self._bytes * (sum(map(len, pieces)) + 16))
             counts = memory.room(8 * len(pieces))
             given = c_void_p(memory.copy(texts)), c_void_p(memory.copy(sizes)), c_int64(len(pieces))
             total = self._library.engine_encode(self._engine, *given, c_void_p(ids), c_void_p(counts))
             assert total >= 0
-            return ctypes.string_at(ids, 2 * total)
+            written = np.frombuffer(ctypes.string_at(ids, self._bytes * total), f"<u{self._bytes}")
+            return [int(number) for number in written]
 
-    def decode(self, ids: bytes) -> bytes:
-        return b"".join(self.tokens[i] for i in np.frombuffer(ids, "<u2"))
+    def words(self, text: bytes, *, scalar: bool) -> bytes:
+        """The sizes of all words."""
+        with Memory() as memory:
+            sizes = memory.room(8 * len(text) + 8)
+            given = c_void_p(memory.copy(text)), c_int64(len(text)), ctypes.c_int(scalar)
+            return ctypes.string_at(sizes, 8 * self._library.engine_words(self._engine, *given, c_void_p(sizes)))
+
+    def free(self) -> None:
+        self._library.engine_free(self._engine)
+
+    def decode(self, ids: list[int]) -> bytes:
+        return b"".join(map(self._tokens.__getitem__, ids))
 
 
 def _text(rng: random.Random) -> bytes:
@@ -186,16 +221,27 @@ def scan(library: CDLL, data: bytes, path: list[bytes], *, beyond: int = 0) -> N
 
 
 def address(folder: Path, rng: random.Random) -> Callable[[], None]:
-    """A round for AddressSanitizer and UBSan: both kernels of the engine, and the JSON parser."""
-    library, lines = CDLL(str(folder / "engine.so")), CDLL(str(folder / "lines.so"))
-    engines = [Engine(library, portable=portable) for portable in (False, True)]
+    """A round for AddressSanitizer and UBSan: one shape on both kernels of the engine, and the JSON parser."""
+    library, lines, models = CDLL(str(folder / "engine.so")), CDLL(str(folder / "lines.so")), _models()
+
+    pieces_once = sanitize_pieces.address(folder, rng, Memory, _damaged)
+    both: list[Engine] = []
 
     def once() -> None:
+        pieces_once()
+        if rng.random() < 0.05 or not both:
+            while both:
+                both.pop().free()
+            model = rng.choice(models)
+            both.extend(Engine(library, model, portable=portable) for portable in (False, True))
         pieces = [_text(rng) for _ in range(rng.randrange(1, 6))]
-        encoded = [engine.encode(pieces) for engine in engines]
-        assert encoded[0] == encoded[1] and engines[0].decode(encoded[0]) == b"".join(pieces)
-        for engine in engines:
-            engine.encode([_damaged(rng, piece) for piece in pieces])
+        encoded = [engine.encode(pieces) for engine in both]
+        assert encoded[0] == encoded[1] and both[0].decode(encoded[0]) == b"".join(pieces)
+        for engine in both:
+            assert engine.words(pieces[0], scalar=False) == engine.words(pieces[0], scalar=True)
+            damaged = [_damaged(rng, piece) for piece in pieces]
+            engine.encode(damaged)
+            engine.words(damaged[0], scalar=True)
         for _ in range(20):
             scan(lines, _lines(rng), rng.choice([[b"text"], [b"a", b"text"], ["é".encode()]]))
 
@@ -204,8 +250,9 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
 
 def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
     """A round for ThreadSanitizer: threads that teach one engine new words, until its tables are emptied."""
-    engine = Engine(CDLL(str(folder / "engine.so")), portable=False)
+    engine = Engine(CDLL(str(folder / "engine.so")), _models()[0], portable=False)
     shared = [_text(rng) for _ in range(20)]
+    pieces_once = sanitize_pieces.thread(folder, rng, Memory)
 
     def work(seed: int) -> None:
         own = random.Random(seed)
@@ -214,6 +261,7 @@ def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
         assert engine.decode(engine.encode(pieces)) == b"".join(pieces)
 
     def once() -> None:
+        pieces_once()
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(work, [rng.randrange(1 << 40) for _ in range(_THREADS)]))
 
@@ -221,6 +269,8 @@ def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
 
 
 def child(kind: str, folder: Path, seconds: float, seed: int) -> None:
+    # What Python loads is the sanitized library too.
+    compiled.load = lambda path, _version: CDLL(str(folder / Path(path).name))  # type: ignore[assignment]
     rng, started, rounds = random.Random(seed), time.monotonic(), 0
     once = {"address": address, "thread": thread}[kind](folder, rng)
     while rounds == 0 or time.monotonic() - started < seconds:

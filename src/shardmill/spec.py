@@ -17,7 +17,7 @@ SplitMode = Literal["auto", "hash", "tail", "head", "first-shard", "nanogpt"]
 Dtype = Literal["auto", "uint16", "uint32"]
 OnError = Literal["stop", "skip", "replace"]
 InputFormat = Literal["auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv", "warc"]
-Engine = Literal["auto", "native", "gigatoken", "reference"]
+Engine = Literal["auto", "native", "reference"]
 ReferenceShare = Literal["sample", "all"]
 # Names of the formats in formats/registry.py, which is too slow to import for --help.
 OutputFormat = Literal[

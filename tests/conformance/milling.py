@@ -50,12 +50,12 @@ def holding(most: int) -> Iterator[None]:
         yield
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def engines(tokenizer, engine):
-    return _choose_engines(load_once(tokenizer), engine, 0, Path(tempfile.gettempdir()))
+    return _choose_engines(load_once(tokenizer), engine)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def encoder(tokenizer, engine):
     return Encoder(engines(tokenizer, engine))
 
@@ -64,7 +64,7 @@ def encoder(tokenizer, engine):
 def _budget():
     spec, limits = Spec(inputs=("any",), output="any"), Limits(max_memory=PLENTY, workers=1)
     probe = plan.Probe(plain=True, first_is_text=True, window=0, held=0)
-    return _fit_budget(spec, engines("r50k_base", "reference"), limits, probe, InputFiles(), many=True)
+    return _fit_budget(spec, engines("r50k_base", "reference"), limits, probe, InputFiles())
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def job_of(files, *, engine="auto", block_bytes=1 << 20, **choices):
         spec = Spec(inputs=tuple(paths), output=str(folder / "out"), **choices)
         found, tokenizer = jobs.find_inputs(spec.inputs), load_once(spec.tokenizer)
         with (
-            patch.object(jobs, "choose_engines", lambda tokenizer, engine, *_: engines(tokenizer.name, engine)),
+            patch.object(jobs, "choose_engines", lambda tokenizer, engine: engines(tokenizer.name, engine)),
             patch.object(jobs, "_fit_budget", lambda *_, **__: dataclasses.replace(_budget(), block_bytes=block_bytes)),
         ):
             job = jobs.make_job(spec, found, tokenizer, Limits(engine=engine, block_bytes=block_bytes))
@@ -94,8 +94,7 @@ def job_of(files, *, engine="auto", block_bytes=1 << 20, **choices):
 def mill_blocks(job, splitter, start=None, index=0, val=False):
     """Mill from a Position on, block after block, as the mill commits them."""
     out, counts = Milled(), Counts()
-    fast = "gigatoken" if job.engines.native is None else "native"
-    used = encoder(job.spec.tokenizer, "reference" if job.engines.guard is None else fast)
+    used = encoder(job.spec.tokenizer, "reference" if job.engines.ours is None else "native")
     for block in plan.blocks(job.files, job.rules, start or plan.BEGINNING, index):
         milled = blocks.mill_block(job, splitter, used, block)
         counts += milled.counts
@@ -130,7 +129,7 @@ def prepare_files(files, *, engine="auto", workers=2, block_bytes=1 << 20, **cho
     with (
         folder_of(files) as (folder, paths),
         patch.object(jobs, "load", load_once),
-        patch.object(jobs, "choose_engines", lambda tokenizer, engine, *_: engines(tokenizer.name, engine)),
+        patch.object(jobs, "choose_engines", lambda tokenizer, engine: engines(tokenizer.name, engine)),
     ):
         spec = Spec(inputs=tuple(paths), output=str(folder / "out"), **choices)
         limits = Limits(engine=engine, workers=workers, block_bytes=block_bytes, max_memory=PLENTY)

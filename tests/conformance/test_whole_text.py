@@ -11,15 +11,16 @@ from given_texts import load_once, texts
 from shardmill.errors import MismatchError
 from shardmill.tokens import native
 from shardmill.tokens.cuts import Cuts
+from shardmill.tokens.native import Native
 
-ENGINES = ("native", "gigatoken", "reference")
+ENGINES = ("native", "reference")
 LONG = "\n\n".join(f"{number} {text}" for number in range(8) for text in samples.SAMPLES.values())
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request, encoding):
-    if request.param == "native" and native.why_not(load_once(encoding)):
-        pytest.skip(native.why_not(load_once(encoding)))
+    if request.param == "native" and native.why_not(load_once(encoding).kind):
+        pytest.skip(native.why_not(load_once(encoding).kind))
     return request.param
 
 
@@ -45,7 +46,7 @@ def test_every_sample_gives_the_tokens_of_the_whole_in_blocks_of_any_size(encodi
     wrong = [
         (engine, block_bytes)
         for engine in ENGINES
-        if engine != "native" or not native.why_not(load_once(encoding))
+        if engine != "native" or not native.why_not(load_once(encoding).kind)
         for block_bytes in (3, 64, 1 << 20)
         if not as_whole(samples.SAMPLES[name], tokenizer=encoding, engine=engine, block_bytes=block_bytes)
     ]
@@ -67,7 +68,7 @@ def test_the_manifest_does_not_depend_on_limits(encoding):
     made = [
         prepare_files([data, data[:999], data], tokenizer=encoding, val_fraction=0.1, on_error="replace", **limits)[2]
         for limits in (
-            {"engine": "gigatoken", "workers": 1, "block_bytes": 1 << 20},
+            {"engine": "auto", "workers": 1, "block_bytes": 1 << 20},
             {"engine": "reference", "workers": 3, "block_bytes": 5000},
         )
     ]
@@ -108,9 +109,7 @@ def test_the_check_finds_a_mill_that_cuts_elsewhere(encoding, rule, block_bytes,
 
 def test_the_running_sample_finds_an_engine_that_differs(monkeypatch):
     """Not only our tests: every job compares a sample with the reference."""
-    from shardmill.tokens.gigatoken import Gigatoken
-
-    true_encode = Gigatoken.encode
+    true_encode = Native.encode
 
     def one_wrong(self, pieces):
         ids, counts = true_encode(self, pieces)
@@ -118,6 +117,6 @@ def test_the_running_sample_finds_an_engine_that_differs(monkeypatch):
         ids[len(ids) // 2] += 1
         return ids, counts
 
-    monkeypatch.setattr(Gigatoken, "encode", one_wrong)
+    monkeypatch.setattr(Native, "encode", one_wrong)
     with pytest.raises(MismatchError, match=r"000\.txt byte 0: .*should be"):
-        mill_text(samples.ENGLISH, tokenizer="r50k_base", engine="gigatoken")
+        mill_text(samples.ENGLISH, tokenizer="r50k_base", engine="native")

@@ -35,7 +35,7 @@ def test_every_run_between_kills_makes_progress_and_little_is_done_twice(inputs)
         assert lost <= _LOST_SECONDS + 1.0, f"{lost:.1f} s of work are lost"  # a second more for a busy machine
         before = at
     assert end["code"] == 0 and kills >= 1
-    (whole,) = drive(inputs, [{"args": [*args, "-o", "hour-whole", "--engine", "gigatoken"], "limits": usual}])
+    (whole,) = drive(inputs, [{"args": [*args, "-o", "hour-whole", "--engine", "auto"], "limits": usual}])
     assert whole["code"] == 0 and result(inputs, "hour") == result(inputs, "hour-whole")
     for name in ("hour", "hour-whole"):
         shutil.rmtree(inputs / name)

@@ -141,11 +141,11 @@ CELLS = {name: (files, choices) for name, files, choices in _cells()}
 @pytest.fixture(scope="module", autouse=True)
 def engines_once():
     """Loading them is most of the time that so small a job takes."""
-    choose = functools.lru_cache(maxsize=None)(lambda name, engine, cache: _choose(load_once(name), engine, 0, cache))
+    choose = functools.lru_cache(maxsize=None)(lambda name, engine: _choose(load_once(name), engine))
     _choose = job.choose_engines
     with (
         patch.object(job, "load", load_once),
-        patch.object(job, "choose_engines", lambda found, engine, _, cache: choose(found.name, engine, cache)),
+        patch.object(job, "choose_engines", lambda found, engine: choose(found.name, engine)),
     ):
         yield
 

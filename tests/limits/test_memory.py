@@ -88,15 +88,6 @@ def test_the_smallest_budget_holds_for_every_vocabulary(texts, output, tokenizer
     assert_the_smallest_budget_holds(texts("words", unseen_words, 10 * MB), output, "--tokenizer", tokenizer, *ONE)
 
 
-@pytest.mark.parametrize(("workers", "max_memory"), [(1, 500), (1, 700), (3, 512)])
-def test_the_cache_of_words_never_seen_stays_within_the_budget(texts, output, workers, max_memory):
-    # gigatoken's cache is a hash table: when it is full, one of twice its size is made beside it. With 182 MiB in
-    # the cache that is 256 MiB more at once, which a budget that only looks at what is used now does not see.
-    mill_within(
-        texts("words", unseen_words, 80 * MB), output, max_memory, "--workers", str(workers), "--engine", "gigatoken"
-    )
-
-
 def test_four_times_the_input_takes_no_more_memory(texts, output):
     less, more = (texts("words", unseen_words, size) for size in (15 * MB, 60 * MB))
     budget = smallest(more, output, *ONE)
@@ -152,12 +143,6 @@ def test_a_tokenizer_json_stays_within_the_smallest_budget(texts, output, gpt2_j
 
 def test_the_reference_alone_stays_within_the_smallest_budget(texts, output):
     assert_the_smallest_budget_holds(texts("words", unseen_words, 10 * MB), output, "--engine", "reference")
-
-
-def test_a_text_full_of_characters_that_the_engines_disagree_on_neither_hangs_nor_swells(texts, output):
-    # Each of them had a span of its own: a block of them took half a minute.
-    text = texts("guarded", lambda: again(" \u088f"), 3 * MB)
-    mill_within(text, output, smallest(text, output))
 
 
 def test_replacing_bytes_that_are_not_utf8_stays_within_the_smallest_budget(texts, output):

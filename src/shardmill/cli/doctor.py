@@ -23,7 +23,7 @@ from shardmill.spec import Spec
 from shardmill.system import compiled, machine
 from shardmill.system.names import is_url, show
 
-_LIBRARIES = ("numpy", "pyarrow", "tokenizers", "tiktoken", "gigatoken")
+_LIBRARIES = ("numpy", "pyarrow", "tokenizers", "tiktoken")
 _EXTRAS = {"hub": "huggingface_hub", "s3": "s3fs", "gcs": "gcsfs"}
 _WRITTEN = 64 << 20
 _LITTLE_MEMORY = 1 << 30
@@ -133,7 +133,7 @@ def _try_engine(name: str) -> dict[str, Any]:
     from shardmill.tokens.encoder import Encoder, choose_engines
     from shardmill.tokens.tokenizer import load
 
-    engines = choose_engines(load(name), "auto", 0, limits_of({}).cache_folder())
+    engines = choose_engines(load(name, cache=limits_of({}).cache_folder()), "auto")
     tokens, _ = Encoder(engines).encode([_NASTY])
     return {"engine": engines.name, "ok": tokens.tolist() == engines.reference.encode(_NASTY).tolist()}
 

@@ -21,6 +21,7 @@ from shardmill.cli.failures import ResultError, fail, tell_programs
 from shardmill.cli.options import as_json, option, options, quiet
 from shardmill.cli.pack import pack
 from shardmill.cli.results import COMMANDS
+from shardmill.cli.tokenizers import tokenizers
 from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.spec import Limits, Spec
 from shardmill.system import machine
@@ -142,7 +143,7 @@ def estimate(as_json: bool, **given: Any) -> None:
     _show_estimate(*job_of(given), as_json=as_json)
 
 
-for _command in (*COMMANDS, pack, doctor):
+for _command in (*COMMANDS, pack, tokenizers, doctor):
     cli.add_command(_command)
 for _command in cli.commands.values():  # the group passes it on only when the command is called through it
     _command.context_settings.setdefault("help_option_names", ["-h", "--help"])

@@ -87,7 +87,7 @@ _METAVARS = {
 _TOKENIZERS = ("gpt2", "r50k_base", "cl100k_base", "o200k_base")
 _HELP = {
     "output": "Where the token files and manifest.json go: a folder, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER.",
-    "tokenizer": "gpt2, r50k_base, cl100k_base, o200k_base, the path of a tokenizer.json, or a Hugging Face model id such as openai-community/gpt2.",
+    "tokenizer": "A name such as gpt2, gpt-4o, llama3 or qwen3 (`shardmill tokenizers` lists them), the path of a tokenizer.json, or a Hugging Face model id such as openai-community/gpt2.",
     "separator": r"Text that separates documents; the escapes \n and \t are understood, so '\n' makes each line a document. Default: each file is one document.",
     "eot": "Put the end-of-text token after or before each document, or nowhere. auto: nowhere for a single file without --separator, else where the format expects it.",
     "eot_token": "The special token to use as end-of-text token, if the tokenizer has several candidates.",
@@ -112,7 +112,7 @@ _HELP = {
     "limit_tokens": "Stop after exactly this many tokens.",
     "workers": "Number of worker threads. Default: the cores that this process may use.",
     "max_memory": "Memory limit for the whole command, e.g. 512MiB. Default: what the tokenizer, the inputs and all workers need, at most half of the memory of the machine or container.",
-    "engine": "Tokenizer engine; the result is the same with each. auto: the fastest that is exact.",
+    "engine": "What encodes; the result is the same. native: our own engine; reference: tiktoken or tokenizers, which is slow. auto: our own if it knows the tokenizer.",
     "max_rejects": "With --on-error skip: stop when more records than this are bad, e.g. 100, or 0.1% of those read so far.",
     "staging": "With -o in an object store: local folder for files that are not yet complete. Default: staging in the user's cache folder.",
     "max_staging": "With -o in an object store: disk space limit for --staging; the job waits for uploads when it is reached. Default: half of the free space, at most 32 GiB of shards.",

@@ -88,9 +88,10 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
             pieces.keep(at)
             break
     data = [piece for pieces in found for piece in pieces.data]
-    ids, sizes = encoder.encode(data)
-    seconds = time.thread_time() - began
-    checked_bytes = job.checker.check(block.index, data, ids, sizes, lambda n: _location(checked, found, n), seconds)
+    begins = [flag for pieces in found for flag in pieces.begins]
+    ids, sizes = encoder.encode(data, begins)
+    seconds, where = time.thread_time() - began, lambda number: _location(checked, found, number)
+    checked_bytes = job.checker.check(block.index, data, begins, (ids, sizes), where, seconds)
     places = _places(job, block.parts, checked, found)
 
     def settled(had_text: bool) -> tuple[Milled, bool]:

@@ -1,13 +1,12 @@
-"""A memory budget → how many workers it allows, and when an encoder must drop its cache.
+"""A memory budget → how many workers it allows.
 
-The budget covers the resident memory of the whole process (I5). Everything that can grow has a reserve; the one
-thing that grows without bound, gigatoken's cache of words, is dropped before its next growth could exceed the budget.
+The budget covers the resident memory of the whole process (I5). Nothing grows without bound, and everything that can
+grow has a reserve.
 """
 
 from dataclasses import dataclass
 
 from shardmill.errors import UsageError
-from shardmill.system import machine
 from shardmill.system.machine import MIB
 
 # For each byte of the block that a worker encodes: the text and a copy, the fast engine's ids twice (4 bytes a token,
@@ -21,11 +20,7 @@ REFERENCE_FACTOR = {"tiktoken": 72, "huggingface": 215}
 # A page of Parquet is in memory compressed, decompressed and as an array; a batch twice; look-ahead in a compressed
 # stream once.
 COPIES_HELD = 3
-# The cache is a table that doubles: within one block it may grow by 1.4 times its size (measured with
-# gigatoken 0.10.0: at 49 MiB by 65, at 93 by 129, at 184 by 256), so it may take 0.4 of what is free.
-_CACHE_SHARE = 0.4
-# With less than this, a cache would be dropped every few blocks. Without a cache it is for the Python objects of
-# one-letter documents: measured, 22 to 30 MiB more than the other reserves leave for them.
+# For the Python objects of one-letter documents: measured, 22 to 30 MiB more than the other reserves leave for them.
 _LEAST_FREE = 40 * MIB
 # What each worker has free for that by default.
 _USUAL_FREE = 80 * MIB
@@ -44,8 +39,6 @@ class Budget:
     """How much text a worker takes at a time."""
     in_flight: int
     """How many blocks may be read but not yet written."""
-    high_water: int
-    """Above this many resident bytes, a worker frees memory before it takes another block."""
     note: str | None = None
     """Why there are fewer workers than asked for, and what to do about it."""
 
@@ -55,9 +48,9 @@ class Footprint:
     """What was measured on this machine before the work starts, and what the Spec implies."""
 
     base: int
-    """Resident bytes with the libraries and the reference, without a fast engine."""
-    engine: int
-    """Resident bytes of one fast engine that has seen no text; 0 for the reference and the native engine, part of base."""
+    """Resident bytes with the libraries, the tokenizer and the engine."""
+    loading: int = 0
+    """The most that is still to come: the reference, if it is not loaded yet."""
     reference: int
     """Reserve for the reference on one span without a cut."""
     reading: int = 0
@@ -82,15 +75,12 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
     """As many of the workers as fit, with blocks of this size if those fit too, otherwise no longer than max_run."""
     for count in range(workers, 0, -1):
         for block in (block_bytes, min(block_bytes, footprint.max_run)):
-            free = max_memory - _needed(count, block, footprint)
-            if free >= count * _LEAST_FREE:
-                fixed = footprint.base + footprint.files + count * footprint.engine
+            if max_memory >= _needed(count, block, footprint) + count * _LEAST_FREE:
                 return Budget(
                     max_memory=max_memory,
                     workers=count,
                     block_bytes=block,
                     in_flight=2 * count,
-                    high_water=fixed + int(free * _CACHE_SHARE),
                     note=_fewer(count, workers, max_memory, footprint) if count < workers else None,
                 )
     listed = f" and a list of inputs of {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
@@ -112,13 +102,6 @@ def _mib(size: int) -> str:
 
 
 def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:
-    for_each = footprint.engine + footprint.block_byte * max(block_bytes, footprint.max_run)
-    return footprint.base + footprint.files + footprint.reference + footprint.reading + _SLACK + workers * for_each
-
-
-def over(budget: Budget) -> bool:
-    """Whether memory must be freed now, even after the allocator has returned what it does not use."""
-    if machine.rss() <= budget.high_water:
-        return False
-    machine.give_back_freed_memory()
-    return machine.rss() > budget.high_water
+    for_each = footprint.block_byte * max(block_bytes, footprint.max_run)
+    fixed = footprint.base + footprint.loading + footprint.files + footprint.reference + footprint.reading
+    return fixed + _SLACK + workers * for_each

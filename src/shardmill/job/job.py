@@ -1,5 +1,6 @@
 """A Spec → a Job: everything that is decided before the work starts, and the split."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,8 +29,8 @@ from shardmill.spec import VAL_FRACTION, Limits, Spec, SplitMode
 from shardmill.system import machine
 from shardmill.system.names import is_url, show
 from shardmill.tokens.check import SHARE, Checker
-from shardmill.tokens.encoder import Encoder, Engines, choose_engines
-from shardmill.tokens.gigatoken import FEW_PIECES
+from shardmill.tokens.encoder import Engines, choose_engines
+from shardmill.tokens.reference import Later
 from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
 
 # What nanoGPT's own script for Shakespeare takes.
@@ -108,7 +109,7 @@ def find(spec: Spec, limits: Limits) -> tuple[InputFiles, Tokenizer]:
         raise UsageError(
             f"--split {mode} with {show(files.pipes[0].path)}: the length of a pipe, and so the {mode} of the text, is known only at its end; leave --split out, or save the data as a file first"
         )
-    return files, load(spec.tokenizer, limits.most_memory())
+    return files, load(spec.tokenizer, limits.most_memory(), limits.cache_folder())
 
 
 def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits, *, begins: bool = False) -> Job:
@@ -146,10 +147,10 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     )
     early = begins and mode == "hash" and fraction and not files.special and probe.window <= LEAST_WINDOW
     with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
-        loading = pool.submit(choose_engines, tokenizer, limits.engine, likely, limits.cache_folder())
+        loading = pool.submit(choose_engines, tokenizer, limits.engine)
         begun = first_pass.begin(files, rules, fraction, plain=probe.plain, until=loading.done) if early else None
     engines = loading.result()
-    fitted = _fit_budget(spec, engines, limits, probe, files, many=not one_text)
+    fitted = _fit_budget(spec, engines, limits, probe, files)
     return Job(
         spec=spec,
         output=limits.work_folder(spec.output),
@@ -212,25 +213,33 @@ def _border(mode: SplitMode, fraction: float, files: InputFiles) -> int | None:
         return first_pass.byte_of_character(reader, lambda count: int(count * (1 - fraction)))
 
 
-def _fit_budget(
-    spec: Spec, engines: Engines, limits: Limits, probe: plan.Probe, files: InputFiles, *, many: bool
-) -> Budget:
-    """Measure what the libraries and one engine take on this machine, and fit the rest into the budget."""
-    engines.reference.encode(b"warm")
+def _fit_budget(spec: Spec, engines: Engines, limits: Limits, probe: plan.Probe, files: InputFiles) -> Budget:
+    """Measure what the libraries and the engine take on this machine, and fit the rest into the budget.
+
+    As long as there is room for all that the reference might take, nobody waits until it is loaded.
+    """
+    reference, tokenizer = engines.reference, engines.tokenizer
+    if isinstance(reference, Later) and not reference.loaded:
+        fitted = None
+        with contextlib.suppress(UsageError):
+            fitted = _fitted(spec, engines, limits, probe, files, tokenizer.memory)
+        if fitted is not None and (fitted.workers, fitted.block_bytes) == (
+            limits.resolved_workers(),
+            limits.block_bytes,
+        ):
+            return fitted
+    reference.encode(b"warm")
     machine.give_back_freed_memory()
-    before = machine.rss()
-    first = Encoder(engines)
-    # Many pieces make the fast engine import one more library.
-    first.encode([b"warm"] * (FEW_PIECES + 1 if many else 1))
-    # The native engine is loaded already, and does not grow.
-    engine = max(0, machine.rss() - before) if engines.guard is not None and engines.native is None else 0
-    del first
-    before -= files.nbytes
+    return _fitted(spec, engines, limits, probe, files, 0)
+
+
+def _fitted(spec: Spec, engines: Engines, limits: Limits, probe: plan.Probe, files: InputFiles, loading: int) -> Budget:
+    before = machine.rss() - files.nbytes
     buffers = max(map(reading.read_buffers, files.special), default=0)
     footprint = Footprint(
         base=before + buffers + (_UPLOAD_BUFFERS if is_url(spec.output) else 0),
+        loading=loading,
         files=files.nbytes,
-        engine=engine,
         reference=budget.REFERENCE_FACTOR[engines.tokenizer.kind] * spec.max_run_bytes,
         reading=probe.window + budget.COPIES_HELD * probe.held,
         block_byte=budget.PER_BLOCK_BYTE * (budget.REPLACED_FACTOR if spec.on_error == "replace" else 1),

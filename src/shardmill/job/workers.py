@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from shardmill.documents.pieces import Position
 from shardmill.errors import ShardmillError
-from shardmill.job import budget, plan
+from shardmill.job import plan
 from shardmill.job.block import Milled, mill_block
 from shardmill.job.job import Job
 from shardmill.job.plan import Block
@@ -21,8 +21,6 @@ from shardmill.job.split import Splitter
 from shardmill.system import machine
 from shardmill.tokens.encoder import Encoder
 
-# Renewing an encoder that has seen less than this frees nothing: the memory is elsewhere.
-_RENEW_AFTER_BYTES = 512 << 10
 _IDLE_SECONDS = 0.1
 _PRESSURE_SECONDS = 1.0
 # How long a stopped job waits for its workers; what is not done by then is encoded again on resume.
@@ -68,9 +66,6 @@ def _work(job: Job, splitter: Splitter, pipeline: "_Pipeline") -> None:
     try:
         encoder = Encoder(job.engines)
         while (block := pipeline.take()) is not None:
-            if encoder.bytes_since_renewal > _RENEW_AFTER_BYTES and (pipeline.pressed or budget.over(job.budget)):
-                encoder.renew()
-                machine.give_back_freed_memory()
             try:
                 result: Milled | ShardmillError = mill_block(job, splitter, encoder, block)
             except ShardmillError as e:

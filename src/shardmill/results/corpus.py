@@ -24,8 +24,9 @@ from shardmill.record.manifest import Manifest
 from shardmill.results import document_index
 from shardmill.results.document_index import Ends
 from shardmill.system.names import show
+from shardmill.tokens.names import BUNDLED
 from shardmill.tokens.reference import Reference, load_reference
-from shardmill.tokens.tokenizer import ALIASES, ENCODINGS, Tokenizer, load
+from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, load
 
 # Tokens read at a time: few enough to stay in a core's cache until they are hashed and written.
 CHUNK_TOKENS = 256 << 10
@@ -244,7 +245,7 @@ class Corpus(Mapping[str, Split]):
         name = self.tokenizer or job["choices"].get("tokenizer")
         if name is None:
             raise UsageError(f"{show(self.folder)}: the tokenizer that made it is unknown, so it cannot be decoded")
-        if self.tokenizer is None and ALIASES.get(name, name) not in ENCODINGS:
+        if self.tokenizer is None and BUNDLED.get(name, name) not in ENCODINGS:
             raise UsageError(
                 f"{show(self.folder)}: was made with the tokenizer {show(name)}; pass the path of its tokenizer.json with --tokenizer (in Python: tokenizer=...)"
             )

@@ -330,7 +330,7 @@ def _verify_source(
         problems = (e.problem,)
     except MismatchError as e:
         problems = (Problem(file="source", what=str(e)),)
-    by_reference = comparison.input_bytes if job.engines.guard is None else comparison.checked_bytes
+    by_reference = comparison.input_bytes if job.engines.ours is None else comparison.checked_bytes
     return dataclasses.replace(
         checked, problems=problems, source_bytes=comparison.input_bytes, reference_bytes=by_reference
     )

@@ -10,9 +10,10 @@ from shardmill.errors import MismatchError
 from shardmill.tokens.encoder import Engines, reference_ids
 from shardmill.tokens.reference import Ids, TokenCounts
 
-# The share of CPU time that comparing may take. How much text that is depends on the engines: with the native engine
-# and tiktoken 0.04 %, with gigatoken and tokenizers about as much.
+# The share of CPU time that comparing may take. How much text that is depends on the reference.
 SHARE = 0.015
+# A small job may spend so much more, so that each has a few samples.
+AT_LEAST_SECONDS = 0.01
 _SPAN_BYTES = 2 << 10
 _SEARCH_BYTES = 16 << 10
 
@@ -28,57 +29,59 @@ class Checker:
         self,
         block: int,
         pieces: Sequence[bytes],
-        ids: Ids,
-        counts: TokenCounts,
+        begins: Sequence[bool],
+        encoded: tuple[Ids, TokenCounts],
         place: Callable[[int], str],
         worked: float,
     ) -> int:
         """Returns how many bytes were compared. place(i) is the location of piece i; worked: CPU seconds of encoding."""
         self._worked += worked
-        if self._engines.guard is None or not len(ids):
+        ids, counts = encoded
+        if self._engines.ours is None or not len(ids):
             return 0
         ends, began = np.cumsum(counts), time.thread_time()
         numbers: Iterable[int] = range(len(pieces))
-        token = None
+        chosen = None
         if block:
-            if self._spent > self._share * self._worked:
+            if self._spent > self._share * self._worked + AT_LEAST_SECONDS:
                 return 0
-            token = xxhash.xxh3_64_intdigest(block.to_bytes(8, "little"), seed=self._seed) % len(ids)
-            first = int(np.searchsorted(ends, token, side="right"))
-            token -= int(ends[first] - counts[first])
-            numbers = _some(pieces, first)
+            chosen = xxhash.xxh3_64_intdigest(block.to_bytes(8, "little"), seed=self._seed)
+            numbers = _some(pieces, int(np.searchsorted(ends, chosen % len(ids), side="right")))
         checked = 0
         for number in numbers:
             piece, end = pieces[number], int(ends[number])
             written = ids[end - int(counts[number]) : end]
             try:
-                whole = token is None or len(piece) <= 2 * _SPAN_BYTES
-                checked += self._compare(piece, written) if whole else self._check_span(piece, written, token or 0)
+                if chosen is None or len(piece) <= 2 * _SPAN_BYTES:
+                    expected = reference_ids(self._engines.reference, piece, begins=begins[number])
+                    checked += self._compare(piece, written, expected)
+                else:
+                    checked += self._check_span(piece, written, chosen % len(piece), begins=begins[number])
             except MismatchError as e:
                 raise MismatchError(f"{place(number)}: {e}") from None
         if block:
             self._spent += time.thread_time() - began
         return checked
 
-    def _check_span(self, piece: bytes, written: Ids, token: int) -> int:
-        """A span from exact cut to exact cut after a token; nothing if there is no cut nearby.
+    def _check_span(self, piece: bytes, written: Ids, at: int, *, begins: bool) -> int:
+        """A span from exact cut to exact cut after byte `at`; nothing if there is no cut nearby.
 
-        Its ids are found by the bytes of those before it, since a token ends at every exact cut.
+        Its ids are found by encoding again what is before or behind it: a token ends at every exact cut.
         """
-        sizes = self._engines.tokenizer.token_bytes
-        near_end = token > len(written) // 2
-        passed = int(sizes.take(written[token:] if near_end else written[:token], mode="clip").sum(dtype=np.int64))
-        if passed > len(piece):
-            raise MismatchError(f"{self._engines.name} gave tokens for {passed:,} bytes of a text of {len(piece):,}")
-        at = len(piece) - passed if near_end else passed
-        start, end = self._cut(piece, at) if at else 0, None
+        assert self._engines.ours is not None
+        start, end = self._cut(piece, at), None
         if start is not None:
             end = self._cut(piece, start + _SPAN_BYTES)
         if start is None or end is None:
             return 0
-        steps = at + np.cumsum(sizes.take(written[token : token + start - at], mode="clip"), dtype=np.int64)
-        first = token + (int(np.searchsorted(steps, start)) + 1 if start > at else 0)
-        return self._compare(piece[start:end], written[first:], whole=end == len(piece))
+        expected = reference_ids(self._engines.reference, piece[start:end], begins=begins and not start)
+        if end > len(piece) // 2:
+            until = len(written) - len(self._engines.ours.encode([piece[end:]], [False])[0])
+            got = written[max(0, until - len(expected)) : max(0, until)]
+        else:
+            since = len(self._engines.ours.encode([piece[:start]], [begins])[0])
+            got = written[since : since + len(expected)]
+        return self._compare(piece[start:end], got, expected)
 
     def _cut(self, piece: bytes, at: int) -> int | None:
         """An exact cut at or shortly after `at`; the end of the piece is one."""
@@ -86,10 +89,7 @@ class Checker:
             return len(piece)
         return self._engines.tokenizer.cuts.first(piece, at, min(at + _SEARCH_BYTES, len(piece)))
 
-    def _compare(self, span: bytes, written: Ids, *, whole: bool = True) -> int:
-        """written: the ids of the span and, unless whole, those after it."""
-        expected = reference_ids(self._engines.reference, span)
-        got = written if whole else written[: len(expected)]
+    def _compare(self, span: bytes, got: Ids, expected: Ids) -> int:
         if not np.array_equal(got, expected):
             raise MismatchError(_difference(self._engines, span, got, expected))
         return len(span)

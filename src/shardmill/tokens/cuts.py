@@ -15,20 +15,25 @@ characters of context and holds for every pattern family named here.
 
 Cutting after any newline or before any space is *not* exact: "x\\n\\ny" and "x  y" are two of many texts in which the
 pretoken depends on what follows the whitespace.
+
+SentencePiece-style tokenizers have no pretokens. One rule finds their cuts: between two characters that are adjacent in
+no token of the vocabulary (neighbours.py).
 """
 
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-Family = Literal["gpt2", "cl100k", "o200k", "spaces", "unknown"]
+from shardmill.tokens.neighbours import ANY, POINT_BITS, UNDERLINE, Pairs
+
+Family = Literal["gpt2", "cl100k", "o200k", "spaces", "sentencepiece", "unknown"]
 """gpt2: letters are one run. cl100k (also Llama 3, Qwen 2): the same, a leading symbol joins the word.
 o200k: words also end where lower case is followed by upper. spaces: only the space and line rules hold.
-unknown: no cut is known to be exact."""
+sentencepiece: only its own rule holds. unknown: no cut is known to be exact."""
 
 # How much context the rules need on both sides of a cut. Two characters would do, except for o200k, where a run of
 # caseless letters must be followed to its end.
@@ -51,10 +56,13 @@ _SPACES_TRIED = 64
 class Cuts:
     """Finds exact cuts in text that starts at an exact cut or with a document."""
 
-    def __init__(self, family: Family, vocabulary: Iterable[bytes] | None = None) -> None:
-        """Without a vocabulary, any two bytes may be adjacent in a token."""
+    def __init__(
+        self, family: Family, vocabulary: Iterable[bytes] | None = None, *, adjacent: Flags | Pairs | None = None
+    ) -> None:
+        """Without a vocabulary, any two bytes may be adjacent in a token. adjacent: what was found out before, and for
+        sentencepiece the neighbours."""
         self.family = family
-        self._adjacent = _adjacent_pairs(vocabulary)
+        self.adjacent = _adjacent_pairs(vocabulary) if adjacent is None else adjacent
 
     def last(self, data: bytes, low: int, high: int) -> int | None:
         """The last exact cut found in low < cut < high; a space is preferred, since it is found fastest.
@@ -66,7 +74,7 @@ class Cuts:
             at = data.rfind(b" ", low + 1, at)
             if at < 0:
                 break
-            if _is_space_cut(data, at):
+            if self._is_space_cut(data, at):
                 return at
         return self.nearest(data, high, low)
 
@@ -102,20 +110,53 @@ class Cuts:
             at = data.find(b" ", at + 1, high)
             if at < 0:
                 break
-            if _is_space_cut(data, at):
+            if self._is_space_cut(data, at):
                 return at
         return None
 
     def is_line_cut(self, data: bytes, at: int) -> bool:
         """Whether a cut at `at`, just after a newline, is exact by the line rule."""
+        if self.family == "sentencepiece":
+            return self._is_apart(data, at)
         if self.family == "unknown" or at < 2 or at >= len(data) or data[at] == 0x2F:
             return False
         if data[at - 2] in _PLAIN and data[at] in _PLAIN:
             return True
         return _not_whitespace_before(data, at - 1) and _not_whitespace_at(data, at)
 
+    def _is_space_cut(self, data: bytes, at: int) -> bool:
+        """The space rule for the space at `at`; the common case costs two look-ups."""
+        if self.family == "sentencepiece":
+            return self._is_apart(data, at)
+        if at < 1 or at + 1 >= len(data):
+            return False
+        if data[at - 1] in _PLAIN and data[at + 1] in _PLAIN:
+            return True
+        return _not_whitespace_before(data, at) and _not_whitespace_at(data, at + 1)
+
+    def _is_apart(self, data: bytes, at: int) -> bool:
+        """Whether `at` is a cut by the rule of SentencePiece."""
+        return 0 < at < len(data) and len(self._apart(data, at, at + 1)) == 1
+
+    def _apart(self, data: bytes, low: int, high: int) -> npt.NDArray[np.int64]:
+        """All cuts in [low, high) by the rule of SentencePiece; none beside what is not UTF-8."""
+        base = max(0, low - 4)
+        while base and data[base] & 0xC0 == 0x80:
+            base -= 1
+        points, offsets = code_points(data[base : high + 4])
+        invalid = (points >= 0xD800) & (points < 0xE000)
+        points = np.where(points == 0x20, UNDERLINE, points).astype(np.uint64)
+        first, second = points[:-1] << np.uint64(POINT_BITS), points[1:]
+        places = offsets[1:] + base
+        apart = ~invalid[:-1] & ~invalid[1:] & (places >= low) & (places < high)
+        for pair in (first | second, first | np.uint64(ANY), np.uint64(ANY << POINT_BITS) | second):
+            apart &= ~_are_among(pair, self.adjacent)
+        return np.asarray(places[apart], np.int64)
+
     def _exact(self, data: bytes, low: int, high: int, start: int = 0) -> npt.NDArray[np.int64]:
         """All exact cuts in [low, high), by every rule at once."""
+        if self.family == "sentencepiece":
+            return self._apart(data, max(low, start + 1), high)
         near = low - CONTEXT_BYTES
         found = self._judge(data, low, high, near, start)
         if not len(found) and self.family == "o200k" and near > start:
@@ -146,19 +187,16 @@ class Cuts:
             else:
                 word = letter[1:-2] & letter[2:-1]
             raw = np.frombuffer(data, np.uint8)
-            unmergeable = ~self._adjacent[raw[places - 1].astype(np.intp) << 8 | raw[places]]
+            unmergeable = ~self.adjacent[raw[places - 1].astype(np.intp) << 8 | raw[places]]
             exact |= letter[1:-2] & (here == _SYMBOL) & (point != 0x27)
             exact |= unmergeable & (word & letter[:-3] | symbol[1:-2] & symbol[2:-1] & symbol[3:])
         return np.asarray(places[exact & (places >= low) & (places < high)], np.int64)
 
 
-def _is_space_cut(data: bytes, at: int) -> bool:
-    """The space rule for the space at `at`; the common case costs two look-ups."""
-    if at < 1 or at + 1 >= len(data):
-        return False
-    if data[at - 1] in _PLAIN and data[at + 1] in _PLAIN:
-        return True
-    return _not_whitespace_before(data, at) and _not_whitespace_at(data, at + 1)
+def _are_among(values: Pairs, of: npt.NDArray[Any]) -> Flags:
+    """Which values are in a sorted array."""
+    found = np.searchsorted(of, values)
+    return np.asarray(of[np.minimum(found, len(of) - 1)] == values)
 
 
 def _not_whitespace_before(data: bytes, at: int) -> bool:
@@ -250,11 +288,16 @@ def _adjacent_pairs(vocabulary: Iterable[bytes] | None) -> Flags:
     """flags[a << 8 | b]: some token contains byte a directly before byte b."""
     if vocabulary is None:
         return np.ones(1 << 16, np.bool_)
-    flags = np.zeros(1 << 16, np.bool_)
     tokens = list(vocabulary)
     ends = np.cumsum([len(token) for token in tokens])
-    joined = np.frombuffer(b"".join(tokens), np.uint8).astype(np.uint16)  # small: a vocabulary may have many tokens
-    if len(joined):
+    return adjacent_bytes(np.frombuffer(b"".join(tokens), np.uint8), ends)
+
+
+def adjacent_bytes(joined: npt.NDArray[np.uint8], ends: npt.NDArray[np.integer[Any]]) -> Flags:
+    """The same for tokens one after the other, and where each ends."""
+    flags = np.zeros(1 << 16, np.bool_)
+    if len(ends):
+        joined = joined[: ends[-1]].astype(np.uint16)  # small: a vocabulary may have many tokens
         pairs = joined[:-1] << 8 | joined[1:]
         inside = np.ones(len(pairs), np.bool_)
         inside[ends[:-1] - 1] = False

@@ -13,32 +13,18 @@ from functools import lru_cache
 from typing import Any
 
 from shardmill.errors import UsageError
+from shardmill.tokens.compile import canonical, flat, pretokenizer_shape
 from shardmill.tokens.cuts import Family
 
 Step = dict[str, Any]
-BUILT_IN = "the pattern of GPT-2, which is built into ByteLevel"
-
-_GPT2 = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_CL100K = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_O200K = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
-    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# Patterns as _canonical leaves them. cl100k: also Llama 3, Qwen 2, OLMo 2, nanochat; o200k: also Mistral's Tekken.
-_FAMILIES: dict[str, Family] = {BUILT_IN: "gpt2", _GPT2: "gpt2", _CL100K: "cl100k", _O200K: "o200k"}
 
 _CONTRACTIONS = r"'s\|'t\|'re\|'ve\|'m\|'ll\|'d"
-# Spellings that make no difference to the cut rules: contractions, which no rule cuts near; possessive quantifiers
-# (of which Oniguruma reads {1,3}+ as a run); how many digits form a group, since no rule cuts between them; an
-# alternative for whitespace at the end of the text; one newline or all, since \s* takes all but one already.
+# Spellings that make no difference to the cut rules: contractions, which no rule cuts near; an alternative for
+# whitespace at the end of the text; the last whitespace one by one.
 _SPELLINGS = (
     (re.compile(rf"\(\?i?:{_CONTRACTIONS}\)\?"), ""),
     (re.compile(rf"^(?:\(\?i?:{_CONTRACTIONS}\)|{_CONTRACTIONS}|'\(\?i?:\[sdmt\]\|ll\|ve\|re\))\|"), ""),
-    (re.compile(r"(?<=[+*?])\+|(?<=\d\})\+"), ""),
-    (re.compile(r"\\p\{N\}(?:\+|\{1,\d\})(?=\|)"), r"\\p{N}"),
     (re.compile(r"\\s\+\$\|"), ""),
-    (re.compile(r"\\s\*\[\\r\\n\]\|"), r"\\s*[\\r\\n]+|"),
     (re.compile(r"\|\\s$"), r"|\\s+"),
 )
 
@@ -83,48 +69,19 @@ _TRIAL_SECONDS = 5.0
 
 def family_of(config: dict[str, Any], path: str) -> Family:
     """Which cut rules hold for the normalizer and the pre-tokenizer of a tokenizer.json."""
-    steps = _flat(config.get("pre_tokenizer"), "pretokenizers")
-    normalizers = _flat(config.get("normalizer"), "normalizers")
-    pattern = pattern_of(config)
-    family = _FAMILIES.get(_canonical(pattern)) if pattern else None
-    if family is not None and all(step["type"] == "NFC" for step in normalizers):
-        # Letters next to a cut might be composed into one; a space or newline never is.
-        return "spaces" if normalizers else family
+    steps = flat(config.get("pre_tokenizer"), "pretokenizers")
+    normalizers = flat(config.get("normalizer"), "normalizers")
+    shape = pretokenizer_shape(steps)
+    if shape is not None and not shape.first and not shape.marks and all(step["type"] == "NFC" for step in normalizers):
+        if normalizers:  # letters next to a cut might be composed into one; a space or newline never is
+            return "spaces"
+        return "o200k" if shape.case else "gpt2" if shape.prefix == "blank" else "cl100k"
     splits = [_locality(step) for step in steps]
     local = all(alike for alike, _ in splits) and any(parts for _, parts in splits)
     local &= all(step["type"] in _NORMALIZERS for step in normalizers)
     written = "".join(_strings([*steps, *normalizers]))
     # An unknown pattern is tried even where that cannot help: it may fail on every text.
     return "spaces" if (local or written) and _holds(config, written, path) and local else "unknown"
-
-
-def pattern_of(config: dict[str, Any]) -> str | None:
-    """The pattern of a byte-level pre-tokenizer that consists of nothing else; None for any other."""
-    match _flat(config.get("pre_tokenizer"), "pretokenizers"):
-        case [{"type": "ByteLevel", "add_prefix_space": False, **rest}] if rest.get("use_regex", True):
-            return BUILT_IN
-        case [
-            {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": behavior, "invert": invert},
-            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-        ] if (behavior, invert) in (("Isolated", False), ("Removed", True)):
-            # Removing what does not match isolates what does, since, as here, nothing is left in between.
-            return pattern
-        case _:
-            return None
-
-
-def _canonical(pattern: str) -> str:
-    pattern = pattern.replace("\r", r"\r").replace("\n", r"\n")
-    for spelling, instead in _SPELLINGS:
-        pattern = spelling.sub(instead, pattern)
-    return pattern
-
-
-def _flat(step: Any, inner: str) -> list[Step]:
-    """The steps of a Sequence and of those nested in it, in order."""
-    if step is None:
-        return []
-    return [last for each in step[inner] for last in _flat(each, inner)] if step["type"] == "Sequence" else [step]
 
 
 def _locality(step: Step) -> tuple[bool, bool]:
@@ -134,8 +91,10 @@ def _locality(step: Step) -> tuple[bool, bool]:
         case {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated" | "Removed"} if (
             len(pattern) <= _MOST_WRITTEN
         ):
-            canonical = _canonical(pattern)
-            return not _ALTERNATIVE.sub("", canonical), canonical.endswith(r"|\s+")
+            written = canonical(pattern, possessive=True)
+            for spelling, instead in _SPELLINGS:
+                written = spelling.sub(instead, written)
+            return not _ALTERNATIVE.sub("", written), written.endswith(r"|\s+")
         case {"type": "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit"}:
             return True, True
         case {"type": "ByteLevel" | "Digits" | "Punctuation" as kind}:

@@ -1,58 +1,80 @@
-"""The native engine: a custom SIMD tokenizer for GPT-2, compiled from native/."""
+"""The native engine: byte-level BPE in C, for every pattern that its scanner knows; compiled from native/."""
 
-import json
 import weakref
-from ctypes import CDLL, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import CDLL, Structure, byref, c_char_p, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from functools import lru_cache
-from importlib import resources
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import ShardmillError
 from shardmill.system import compiled
+from shardmill.tokens import classes
+from shardmill.tokens.model import Model, Shape
 from shardmill.tokens.reference import Ids, TokenCounts
-from shardmill.tokens.tokenizer import Tokenizer, read_ranks
 
 # Goes up with every change that could change a token; the compiled library has one too.
-VERSION = 1
+VERSION = 2
 
-_FOLDER = Path(str(resources.files("shardmill"))) / "tokens"
-# The engine stores ids 16 bytes at a time.
-_SLACK_IDS = 8
+# The engine stores up to eight ids at a time, where fewer are left.
+_SLACK_IDS = 16
+_CONTRACTIONS = {"none": 0, "exact": 1, "any case": 2, "suffix any case": 3}
 
 
 def version() -> str:
     return f"native {VERSION}"
 
 
-def why_not(tokenizer: Tokenizer) -> str | None:
-    """Why this engine cannot run a tokenizer; None if it can."""
-    if tokenizer.kind != "tiktoken" or tokenizer.family != "gpt2":
-        return "the native engine supports only GPT-2's own vocabulary"
+def why_not(reference: classes.Reference) -> str | None:
+    """Why this engine cannot run a tokenizer whose tokens this reference defines; None if it can."""
     if _library() is None:
         return "the native engine was not compiled when shardmill was installed; install a C compiler, then reinstall shardmill"
+    if classes.find(reference) is None:
+        return f"the native engine does not know the character classes of {classes.installed(reference)}"
     return None
+
+
+class _Shape(Structure):
+    """As in native/engine.h."""
+
+    _fields_ = [
+        ("kind", c_uint8),
+        ("contractions", c_uint8),
+        ("any_prefix", c_uint8),
+        ("digits", c_uint8),
+        ("newlines", c_uint8),
+        ("slashes", c_uint8),
+        ("whole_end", c_uint8),
+        ("marks", c_uint8),
+        ("numbers_first", c_uint8),
+        ("whole_words", c_uint8),
+    ]
+
+
+class _Given(Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("vocabulary", "offsets", "ids", "merges", "classes")),
+        ("count", c_uint32),
+        ("merge_count", c_uint32),
+        ("shape", _Shape),
+        ("portable", c_uint8),
+    ]
 
 
 class Native:
     """One engine for any number of threads, which share its cache of words. Its memory is fixed."""
 
-    def __init__(self, tokenizer: Tokenizer, *, portable: bool = False) -> None:
+    def __init__(self, model: Model, *, portable: bool = False) -> None:
         library = _library()
-        assert library is not None, "ask why_not first"
-        ranks = read_ranks(tokenizer.name)
-        tokens = sorted(ranks, key=ranks.__getitem__)
-        offsets = np.zeros(len(tokens) + 1, np.uint32)
-        np.cumsum([len(token) for token in tokens], out=offsets[1:])
-        classes = _classes()
+        assert library is not None and model.shape is not None, "ask why_not first"
         self._library = library
-        self._engine = library.engine_new(b"".join(tokens), offsets.ctypes, len(tokens), classes.ctypes, portable)
+        given, _kept = given_to_engine(model, portable=portable)
+        self._engine = library.engine_new(byref(given))
         if not self._engine:
             raise ShardmillError("out of memory for the native engine, or it does not support this vocabulary")
         weakref.finalize(self, library.engine_free, self._engine)
-        self._dtype = np.dtype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32)
+        self._dtype = np.dtype(np.uint16 if model.ids.max() < 1 << 16 else np.uint32)
 
     def encode(self, pieces: list[bytes]) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has."""
@@ -66,24 +88,56 @@ class Native:
             raise MemoryError("out of memory: the native engine cannot encode a word of this length")
         return ids[:total], counts
 
+    def words(self, text: bytes, *, scalar: bool = False) -> list[bytes]:
+        """The words of a text, found with bits or (scalar) one character at a time: for tests."""
+        sizes = np.empty(len(text) + 1, np.int64)
+        count = self._library.engine_words(self._engine, text, len(text), scalar, sizes.ctypes)
+        ends = np.cumsum(sizes[:count]).tolist()
+        return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
     @property
     def memory(self) -> int:
         return int(self._library.engine_memory(self._engine))
 
 
-def _classes() -> npt.NDArray[np.uint8]:
-    """The class of each code point, as tools/make_classes.py determined it."""
-    runs = np.array(json.loads((_FOLDER / "classes.json").read_bytes())["runs"], np.int64)
-    return np.repeat(runs[:, 1].astype(np.uint8), np.diff(np.append(runs[:, 0], 0x110000)))
+def given_to_engine(model: Model, *, portable: bool) -> tuple[_Given, list[npt.NDArray[Any]]]:
+    """A tokenizer as the C sees it, and the arrays that it points to."""
+    assert model.shape is not None
+    table = classes.find(model.classes, digits=model.shape.first == "digits")
+    assert table is not None, "ask why_not first"
+    kept: list[npt.NDArray[Any]] = [model.tokens.joined, model.tokens.offsets, model.ids, table]
+    given = _Given(count=len(model.tokens), shape=_row(model.shape, whole_words=model.whole_words), portable=portable)
+    given.vocabulary, given.offsets, given.ids, given.classes = (array.ctypes.data for array in kept)
+    if model.merges is not None:
+        kept.append(np.ascontiguousarray(model.merges))
+        given.merges, given.merge_count = kept[-1].ctypes.data, len(model.merges)
+    return given, kept
+
+
+def _row(shape: Shape, *, whole_words: bool) -> _Shape:
+    deepseek = shape.first == "deepseek"
+    return _Shape(
+        kind=2 if deepseek else int(shape.case),
+        contractions=_CONTRACTIONS[shape.contractions],
+        any_prefix=shape.prefix == "any",
+        digits=1 if shape.first == "digits" else shape.digits,
+        newlines=shape.newlines,
+        slashes=shape.tail == "newlines and slashes",
+        whole_end=shape.whole_end,
+        marks=shape.marks or deepseek,
+        numbers_first=shape.first != "",
+        whole_words=whole_words,
+    )
 
 
 @lru_cache(maxsize=1)
 def _library() -> CDLL | None:
     library = compiled.load("tokens/native/engine.so", VERSION)
     if library is not None:
-        compiled.declare(library, "engine_new", c_void_p, c_char_p, c_void_p, c_uint32, c_void_p, c_int)
+        compiled.declare(library, "engine_new", c_void_p, c_void_p)
         compiled.declare(library, "engine_free", None, c_void_p)
         pointers = c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
         compiled.declare(library, "engine_encode", c_int64, *pointers)
+        compiled.declare(library, "engine_words", c_int64, c_void_p, c_char_p, c_int64, c_int, c_void_p)
         compiled.declare(library, "engine_memory", c_uint64, c_void_p)
     return library

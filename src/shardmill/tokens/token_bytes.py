@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from shardmill.errors import InputError
 from shardmill.system.names import show
-from shardmill.tokens.tokenizer import Tokenizer, byte_alphabet
+from shardmill.tokens.compile import byte_alphabet
+from shardmill.tokens.tokenizer import Tokenizer
 
 NAME = "token_bytes.npy"
 Sizes = npt.NDArray[np.uint16]
@@ -43,9 +44,9 @@ class TokenBytes:
 
 def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes | None:
     """None: the vocabulary does not spell text, as in WordPiece."""
-    if tokenizer.kind == "tiktoken":
+    if tokenizer.kind == "tiktoken" and not isinstance(tokenizer.model, str):
         sizes = np.zeros(tokenizer.size, np.uint16)
-        sizes[: len(tokenizer.token_bytes)] = tokenizer.token_bytes
+        sizes[tokenizer.model.ids] = np.diff(tokenizer.model.tokens.offsets)
         return TokenBytes(sizes=sizes, rule="exact")
     return _of_json(tokenizer.source, tokenizer.size, tokenizer.digest)
 

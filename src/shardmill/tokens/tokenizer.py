@@ -1,26 +1,26 @@
 """A tokenizer's name → what it is: its vocabulary, pattern and special tokens, whichever engine runs it."""
 
 import base64
-import dataclasses
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from shardmill.errors import TemporaryError, UsageError
 from shardmill.system.names import show
-from shardmill.tokens.cuts import Cuts, Family
-from shardmill.tokens.families import BUILT_IN, family_of, pattern_of
-
-ALIASES = {"gpt2": "r50k_base", "r50k": "r50k_base", "cl100k": "cl100k_base", "o200k": "o200k_base"}
+from shardmill.tokens import stored
+from shardmill.tokens.compile import byte_alphabet, compile_encoding, compile_json, spelled
+from shardmill.tokens.cuts import Cuts, Family, adjacent_bytes
+from shardmill.tokens.families import family_of
+from shardmill.tokens.model import Model
+from shardmill.tokens.names import BUNDLED, ON_THE_HUB, resolve
+from shardmill.tokens.neighbours import neighbours
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,18 +82,16 @@ _EOT_NAMES = (
     "<|endofdocument|>",
 )
 
-# Patterns that gigatoken recognizes by their spelling, as Llama 3, Qwen 2 and their kin, and o200k ship them.
-_LLAMA3 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
-_FAST = (BUILT_IN, _LLAMA3, _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"), ENCODINGS["o200k_base"].pattern)
 # If the model sets one of these, its tokens are not the bytes that the vocabulary spells.
 _ODD_KEYS = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")
 _MOST_ID = 1 << 24
 # The largest in use, with 262,144 tokens, has 33 MB.
 _MOST_FILE_BYTES = 256 << 20
 # The memory that loading takes, here and in the tokenizers library: the text, at up to four bytes a character, and
-# for each comma, which stands for a token or half a merge, 140 to 250 bytes; with gigatoken up to 560.
-_BYTES_PER_BYTE, _BYTES_PER_ENTRY, _FAST_BYTES_PER_ENTRY = 4, 256, 600
-_BEFORE_LOADING = 64 << 20
+# for each comma, which stands for a token or half a merge, 140 to 250 bytes.
+_BYTES_PER_BYTE, _BYTES_PER_ENTRY = 4, 256
+_BYTES_PER_RANK = 384  # of a tiktoken encoding; measured: 190 to 340
+_BEFORE_LOADING = 128 << 20  # the process itself, and the tables of our engine
 _TRY_AGAIN = (408, 429)  # HTTP status of a timeout, and of too many requests
 
 
@@ -108,37 +106,43 @@ class Tokenizer:
     size: int
     """One more than the largest id, special tokens included."""
     specials: dict[str, int]
-    family: Family
     cuts: Cuts
-    plain: bool
-    """Byte-level BPE with a known pattern and nothing else, which the fast engine may run."""
-    token_bytes: npt.NDArray[np.uint16] = field(repr=False, compare=False)
-    """How many bytes of text each id stands for, if plain; 0 for special tokens."""
+    model: Model | str = field(repr=False, compare=False)
+    """What our engine needs to know of it, or why that engine cannot run it."""
+    memory: int
+    """The most bytes that loading it takes, here and in the reference."""
+
+    @property
+    def family(self) -> Family:
+        return self.cuts.family
 
 
-def load(name: str, most_bytes: float = math.inf) -> Tokenizer:
+def load(name: str, most_bytes: float = math.inf, cache: Path | None = None) -> Tokenizer:
     """The tokenizer of this name, from a tokenizer.json (or its folder) at this path, or with this hub id.
 
-    One whose loading would take more than most_bytes of memory is refused first.
+    One whose loading would take more than most_bytes of memory is refused first. With a cache folder, what was compiled
+    is kept there, and taken from there the next time.
     """
-    encoding = ALIASES.get(name, name)
-    if encoding in ENCODINGS:
-        return _load_encoding(encoding)
+    if name in ENCODINGS or name in BUNDLED:
+        return _load_encoding(BUNDLED.get(name, name), cache)
     path = Path(name)
     if path.is_dir():
         path = path / "tokenizer.json"
     if path.is_file():
-        return _load_json(name, path, most_bytes)
+        return _load_json(name, path, most_bytes, cache)
+    name = resolve(name)
+    if name in ENCODINGS:
+        return _load_encoding(name, cache)
     if path.suffix == ".json" or name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise UsageError(
-            f"tokenizer {show(name)}: not a known name ({', '.join(['gpt2', *ENCODINGS])}), an existing tokenizer.json or a hub id like openai-community/gpt2"
+            f"tokenizer {show(name)}: not a known name ({', '.join([*BUNDLED, *ENCODINGS, *ON_THE_HUB])}), an existing tokenizer.json or a hub id like openai-community/gpt2"
         )
-    return _load_json(name, _download(name), most_bytes)
+    return _load_json(name, _download(name), most_bytes, cache)
 
 
 @lru_cache(maxsize=1)
 def read_ranks(encoding: str) -> dict[bytes, int]:
-    """The vocabulary of one of OpenAI's encodings: the bytes and id of each token. Cached until choose_engines is done."""
+    """The vocabulary of one of OpenAI's encodings: the bytes and id of each token. Cached until the reference has it."""
     return {
         base64.b64decode(token): int(rank)
         for token, rank in (line.split() for line in vocabulary_file(encoding).read_bytes().splitlines())
@@ -173,45 +177,66 @@ def _listed(names: Collection[str]) -> str:
     return (shown + (" …" if len(names) > 20 else "")) or "none"
 
 
-def _load_encoding(encoding: str) -> Tokenizer:
-    known = ENCODINGS[encoding]
-    file = vocabulary_file(encoding)
-    if hashlib.sha256(file.read_bytes()).hexdigest() != known.sha256:
+def _load_encoding(encoding: str, cache: Path | None = None) -> Tokenizer:
+    known, file = ENCODINGS[encoding], vocabulary_file(encoding)
+    content = file.read_bytes()
+    if hashlib.sha256(content).hexdigest() != known.sha256:
         raise UsageError(
             f"{show(file)}: the vocabulary is damaged (its SHA-256 is not the published one); reinstall shardmill"
         )
-    ranks = read_ranks(encoding)
-    return Tokenizer(
-        name=encoding,
-        kind="tiktoken",
-        source=file,
-        digest=known.sha256,
-        size=max(*ranks.values(), *known.specials.values()) + 1,
-        specials=dict(known.specials),
-        family=known.family,
-        cuts=Cuts(known.family, ranks),
-        plain=True,
-        token_bytes=_token_bytes(ranks),
-    )
+
+    def make() -> Tokenizer:
+        ranks = read_ranks(encoding)
+        return Tokenizer(
+            name=encoding,
+            kind="tiktoken",
+            source=file,
+            digest=known.sha256,
+            size=max(*ranks.values(), *known.specials.values()) + 1,
+            specials=dict(known.specials),
+            cuts=Cuts(known.family, ranks),
+            model=compile_encoding(ranks, known.pattern),
+            memory=_BYTES_PER_RANK * len(ranks),
+        )
+
+    return _kept(cache, encoding, file, known.sha256, make)
 
 
-def _load_json(name: str, path: Path, most_bytes: float) -> Tokenizer:
+def _load_json(name: str, path: Path, most_bytes: float, cache: Path | None) -> Tokenizer:
     try:
         size = path.stat().st_size
         if size > _MOST_FILE_BYTES:
             raise UsageError(f"{show(path)}: has {size:,} bytes, more than any tokenizer.json; check the path")
         _refuse_beyond(most_bytes, path, size, _memory_to_load(size, 0))
         raw = path.read_bytes()
-        _refuse_beyond(most_bytes, path, size, _memory_to_load(size, raw.count(b",")))
-        found = _parse(json.loads(raw), name=name, source=path, digest=hashlib.sha256(raw).hexdigest())
-        fits = _memory_to_load(size, raw.count(b","), _FAST_BYTES_PER_ENTRY) <= most_bytes
-        return dataclasses.replace(found, plain=found.plain and fits)
+        memory = _memory_to_load(size, raw.count(b","))
+        _refuse_beyond(most_bytes, path, size, memory)
+        digest = hashlib.sha256(raw).hexdigest()
+        memory -= _BEFORE_LOADING
+        return _kept(cache, name, path, digest, lambda: _parse(json.loads(raw), name, path, digest, memory))
     except OSError as e:
         raise UsageError(f"{show(path)}: cannot be read: {e.strerror}") from e
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
         raise UsageError(
             f"{show(path)}: not a tokenizer.json of the tokenizers library ({type(e).__name__}: {show(str(e))})"
         ) from e
+
+
+def _kept(cache: Path | None, name: str, source: Path, digest: str, make: Callable[[], Tokenizer]) -> Tokenizer:
+    """The tokenizer from the cache folder; otherwise it is made, and stored there."""
+    found = stored.read(cache, digest) if cache else None
+    if found is not None:
+        facts, arrays = found
+        cuts = Cuts(facts.pop("family"), adjacent=arrays["adjacent"])
+        compiled = facts.pop("model")
+        compiled = compiled if isinstance(compiled, str) else stored.to_model(compiled, arrays)
+        return Tokenizer(name=name, source=source, digest=digest, cuts=cuts, model=compiled, **facts)
+    made = make()
+    if cache:
+        facts = {key: getattr(made, key) for key in ("kind", "size", "specials", "family", "memory")}
+        compiled, arrays = (made.model, {}) if isinstance(made.model, str) else stored.from_model(made.model)
+        stored.write(cache, digest, {**facts, "model": compiled}, {**arrays, "adjacent": made.cuts.adjacent})
+    return made
 
 
 def _refuse_beyond(most_bytes: float, path: Path, size: int, needed: int) -> None:
@@ -221,11 +246,11 @@ def _refuse_beyond(most_bytes: float, path: Path, size: int, needed: int) -> Non
         )
 
 
-def _memory_to_load(size: int, entries: int, for_each: int = _BYTES_PER_ENTRY) -> int:
-    return _BEFORE_LOADING + _BYTES_PER_BYTE * size + for_each * entries
+def _memory_to_load(size: int, entries: int) -> int:
+    return _BEFORE_LOADING + _BYTES_PER_BYTE * size + _BYTES_PER_ENTRY * entries
 
 
-def _parse(config: dict[str, Any], *, name: str, source: Path, digest: str) -> Tokenizer:
+def _parse(config: dict[str, Any], name: str, source: Path, digest: str, memory: int) -> Tokenizer:
     model, added = config["model"], [token for token in config.get("added_tokens") or [] if token["content"] != ""]
     vocabulary = _vocabulary(model)
     ids = [*vocabulary.values(), *(token["id"] for token in added)]
@@ -237,13 +262,11 @@ def _parse(config: dict[str, Any], *, name: str, source: Path, digest: str) -> T
         raise UsageError(
             f'{show(source)}: its model has dropout, so it gives different tokens each time; set "dropout" to null in the file'
         )
-    family = family_of(config, show(source))
-    ordinary = [token for token in added if not token.get("special")]
-    if ordinary and family != "unknown":
-        family = "spaces" if all(map(_stands_alone, ordinary)) else "unknown"
-    is_bytes = (model.get("type") or "BPE") == "BPE" and not any(map(model.get, _ODD_KEYS))  # old files have no type
-    tokens = _byte_tokens(vocabulary) if is_bytes and family not in ("unknown", "spaces") else None
-    plain = tokens is not None and _is_plain(config)
+    found = compile_json(config, vocabulary)
+    if not isinstance(found, str) and found.scheme == "sentencepiece":
+        cuts = Cuts("sentencepiece", adjacent=neighbours(found))
+    else:
+        cuts = _cuts(config, vocabulary, [token for token in added if not token.get("special")], show(source))
     return Tokenizer(
         name=name,
         kind="huggingface",
@@ -251,18 +274,23 @@ def _parse(config: dict[str, Any], *, name: str, source: Path, digest: str) -> T
         digest=digest,
         size=max(ids) + 1,
         specials={token["content"]: token["id"] for token in added if token.get("special")},
-        family=family,
-        # Half a word may be a token that no merge makes: ignore_merges finds it where the word is cut, and only there.
-        cuts=Cuts(family, None if model.get("ignore_merges") else tokens),
-        plain=plain,
-        token_bytes=_token_bytes(vocabulary if plain else {}),  # each character of a byte-level vocabulary is a byte
+        cuts=cuts,
+        model=found,
+        memory=memory,
     )
 
 
-def _token_bytes(vocabulary: dict[bytes, int] | dict[str, int]) -> npt.NDArray[np.uint16]:
-    sizes = np.zeros(max(vocabulary.values(), default=-1) + 1, np.uint16)
-    sizes[list(vocabulary.values())] = [len(token) for token in vocabulary]
-    return sizes
+def _cuts(config: dict[str, Any], vocabulary: dict[str, int], added: list[dict[str, Any]], path: str) -> Cuts:
+    """Where text can be cut, given the added tokens that are not special."""
+    model, family = config["model"], family_of(config, path)
+    if added and family != "unknown":
+        family = "spaces" if all(map(_stands_alone, added)) else "unknown"
+    # Half a word may be a token that no merge makes: ignore_merges finds it where the word is cut, and only there.
+    is_bytes = (model.get("type") or "BPE") == "BPE" and not any(map(model.get, (*_ODD_KEYS, "ignore_merges")))
+    # What has no token is dropped or fused with its neighbours, so bytes meet that were not adjacent in the text.
+    is_bytes = is_bytes and vocabulary.keys() >= byte_alphabet().keys()
+    tokens = spelled(list(vocabulary))[0] if is_bytes else None
+    return Cuts(family, adjacent=None if tokens is None else adjacent_bytes(tokens.joined, tokens.offsets[1:]))
 
 
 def _vocabulary(model: dict[str, Any]) -> dict[str, int]:
@@ -276,40 +304,12 @@ def _vocabulary(model: dict[str, Any]) -> dict[str, int]:
 
 
 def _stands_alone(token: dict[str, Any]) -> bool:
-    """Whether an added token, which is found in the text before all else, extends over no space or newline."""
-    return not any(map(str.isspace, token["content"])) and not token.get("lstrip") and not token.get("rstrip")
-
-
-def _is_plain(config: dict[str, Any]) -> bool:
-    """Whether a byte-level BPE of a known family has nothing that gigatoken might treat differently."""
-    merges = [pair if isinstance(pair, str) else tuple(pair) for pair in config["model"]["merges"]]
-    once = len(set(merges)) == len(merges)  # of two equal ones, tokenizers takes the last, gigatoken the first
-    return once and pattern_of(config) in _FAST and not config.get("truncation") and not config.get("padding")
-
-
-def _byte_tokens(vocabulary: dict[str, int]) -> list[bytes] | None:
-    """The tokens of a byte-level vocabulary as bytes; None if it is not one, or lacks a byte.
-
-    What has no token is dropped or fused with its neighbours, so bytes meet that were not adjacent in the text.
-    """
-    alphabet = byte_alphabet()
-    tokens = []
-    for token in vocabulary:
-        try:
-            tokens.append(bytes(alphabet[c] for c in token))
-        except KeyError:
-            # A special token in the vocabulary is text, not bytes; anything else is not byte-level.
-            if not (token.startswith("<") and token.endswith(">")):
-                return None
-    return tokens if vocabulary.keys() >= alphabet.keys() else None
-
-
-@lru_cache(maxsize=1)
-def byte_alphabet() -> dict[str, int]:
-    """How byte-level vocabularies spell bytes: visible Latin-1 as itself, the other 68 as U+0100 and on."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    return {chr(byte): byte for byte in visible} | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}
+    """Whether an added token, which is found in the text before all else, is found in text cut at a space or line too."""
+    content: str = token["content"]
+    crosses = any(after == " " and not before.isspace() for before, after in itertools.pairwise(content))
+    crosses |= any(before == "\n" and not after.isspace() for before, after in itertools.pairwise(content))
+    alone = not token.get("single_word") or not any(map(str.isspace, content))
+    return alone and not crosses and not token.get("lstrip") and not token.get("rstrip")
 
 
 def _download(name: str) -> Path:

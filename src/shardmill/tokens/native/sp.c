@@ -1,0 +1,230 @@
+/* A vocabulary and its merges → an engine for SentencePiece-style byte pair encoding, for any number of threads at once,
+ * in memory of a fixed size. Text is valid UTF-8; other bytes give some ids, and are safe. */
+#include <stdlib.h>
+
+#include "sp.h"
+
+enum {
+    PIECES = 1 << 20, /* 32 MiB: English has 14,000 kinds of pieces in a megabyte, and ever fewer new ones */
+    LONGS = 1 << 17,  /* 16 MiB: in Russian one kind in two has more than 16 bytes */
+};
+
+/* Waits while the tables are emptied; the first to find one full empties it when everybody else has left. */
+static void enter(Sp *e)
+{
+    pthread_mutex_lock(&e->lock);
+    while (e->emptying)
+        pthread_cond_wait(&e->changed, &e->lock);
+    int pieces_full = e->learned.pieces > ((u64)e->piece_mask + 1) / 4 * 3;
+    int longs_full = e->learned.longs > ((u64)e->long_mask + 1) / 4 * 3;
+    if (pieces_full || longs_full) {
+        e->emptying = 1;
+        while (e->inside)
+            pthread_cond_wait(&e->changed, &e->lock);
+        if (pieces_full) {
+            memset((void *)e->pieces, 0, sizeof(Piece) * ((size_t)e->piece_mask + 1));
+            e->learned.pieces = 0;
+        }
+        if (longs_full) {
+            memset((void *)e->longs, 0, sizeof(LongPiece) * ((size_t)e->long_mask + 1));
+            e->learned.longs = 0;
+        }
+        e->emptying = 0;
+        pthread_cond_broadcast(&e->changed);
+    }
+    e->inside++;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void leave(Sp *e, const NewPieces *learned)
+{
+    pthread_mutex_lock(&e->lock);
+    e->learned.pieces += learned->pieces;
+    e->learned.longs += learned->longs;
+    if (--e->inside == 0 && e->emptying)
+        pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static EncodeText *best_for_this_machine(void)
+{
+#if defined(__x86_64__) && !defined(PLAIN_C)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))
+        return sp_encode_avx512;
+#endif
+    return sp_encode_portable;
+}
+
+void sp_free(Sp *e)
+{
+    if (!e)
+        return;
+    pthread_cond_destroy(&e->changed);
+    pthread_mutex_destroy(&e->lock);
+    free(e->pairs.slots);
+    free(e->pairs.steps);
+    free(e->ids);
+    free(e->pages);
+    free(e->joined);
+    free(e->pieces);
+    free(e->longs);
+    free(e);
+}
+
+/* A Sp as it is asked for. added: the tokens that are found first, or NULL; normalized: those found in the normalized text;
+ * both must outlive the engine. closed has a flag for each ASCII byte that only stands in added tokens made of that byte
+ * alone. small: tables that are soon full, for tests. */
+typedef struct {
+    Added *added;
+    const Added *normalized;
+    const u8 *closed;
+    int prepend, metaspace, portable, small;
+} Asked;
+
+/* NULL with a reason in *why. */
+Sp *sp_new(const Vocabulary *v, const Asked *asked, int *why)
+{
+    Sp *e = calloc(1, sizeof *e);
+    *why = SP_NO_MEMORY;
+    if (!e)
+        return NULL;
+    e->memory = sizeof *e;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->changed, NULL);
+    e->encode = asked->portable ? sp_encode_portable : best_for_this_machine();
+    e->added = asked->added;
+    e->normalized = asked->normalized;
+    e->prepend = asked->prepend;
+    e->metaspace = asked->metaspace;
+    memcpy(e->closed, asked->closed, sizeof e->closed);
+    for (u32 c = 0; c < 128; c++)
+        if (e->closed[c])
+            added_pass_over(asked->added, (u8)c);
+    e->piece_mask = (asked->small ? 64 : PIECES) - 1;
+    e->long_mask = (asked->small ? 16 : LONGS) - 1;
+    e->pieces = new_table(sizeof(Piece) * ((size_t)e->piece_mask + 1), &e->memory);
+    e->longs = new_table(sizeof(LongPiece) * ((size_t)e->long_mask + 1), &e->memory);
+    if (e->pieces && e->longs)
+        *why = sp_build(e, v);
+    if (*why == SP_GOOD)
+        return e;
+    sp_free(e);
+    return NULL;
+}
+
+/* The first piece of a text as if a blank came before it; returns its end. */
+static const u8 *first_piece(Sp *e, const u8 *s, const u8 *end, u32 **out, NewPieces *learned)
+{
+    u8 few[512], *copy = few;
+    size_t n = sp_size_behind_blank(e, s, (size_t)(end - s));
+    if (n + 1 > sizeof few)
+        copy = malloc(n + 1);
+    if (!copy) {
+        *out = NULL;
+        return end;
+    }
+    copy[0] = ' ';
+    memcpy(copy + 1, s, n);
+    *out = sp_long_piece(e, copy, n + 1, *out, learned);
+    if (copy != few)
+        free(copy);
+    return s + n;
+}
+
+static int begins_with_blank(const u8 *s, size_t n)
+{
+    return *s == ' ' || (n >= 3 && !memcmp(s, "\xE2\x96\x81", 3));
+}
+
+/* Text that holds no added token; `prepend`: with a blank before it. */
+static u32 *plain(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
+{
+    const u8 *end = s + n, *begin = s;
+    if (prepend)
+        s = first_piece(e, s, end, &out, learned);
+    return out ? e->encode(e, s, (size_t)(end - s), readable - (size_t)(s - begin), out, learned) : NULL;
+}
+
+/* Text in which tokens are looked for by one search; `prepend` is about its beginning. */
+static u32 *search_normalized(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
+{
+    Search search = {0, 0};
+    Found found;
+    size_t done = 0;
+    while (out && added_next(e->normalized, s, n, &search, &found)) {
+        if (done < found.start)
+            out = plain(e, s + done, found.start - done, readable - done, prepend && !done, out, learned);
+        if (out)
+            *out++ = found.id;
+        done = search.done;
+    }
+    return out && done < n ? plain(e, s + done, n - done, readable - done, prepend && !done, out, learned) : out;
+}
+
+/* Text between added tokens. Some tokens are only found where it is normalized: with U+2581 for blanks, and before it. */
+static u32 *stretch(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
+{
+    if (!e->normalized)
+        return plain(e, s, n, readable, prepend, out, learned);
+    if (e->metaspace)
+        return search_normalized(e, s, n, readable, prepend, out, learned);
+    size_t size = 0;
+    u8 *copy = malloc(3 * n + 3);
+    if (!copy)
+        return NULL;
+    for (size_t i = 0; i < n + (size_t)prepend; i++) {
+        u8 byte = prepend ? (i ? s[i - 1] : ' ') : s[i];
+        if (byte == ' ') {
+            memcpy(copy + size, "\xE2\x96\x81", 3);
+            size += 3;
+        } else
+            copy[size++] = byte;
+    }
+    out = search_normalized(e, copy, size, size, 0, out, learned);
+    free(copy);
+    return out;
+}
+
+static u32 *encode_piece(Sp *e, const u8 *text, size_t size, int starts, u32 *out, NewPieces *learned)
+{
+    Search search = {0, 0};
+    Found found;
+    size_t done = 0;
+    int each = e->prepend == PREPEND_EACH;
+    int prepend = starts && size && (each || (e->prepend == PREPEND_FIRST && !begins_with_blank(text, size)));
+    while (e->added && out && added_next(e->added, text, size, &search, &found)) {
+        if (done < found.start)
+            out = stretch(e, text + done, found.start - done, size - done, prepend, out, learned);
+        if (out)
+            *out++ = found.id;
+        done = search.done;
+        prepend = each;
+    }
+    return out && done < size ? stretch(e, text + done, size - done, size - done, prepend, out, learned) : out;
+}
+
+/* The ids of all pieces in a row, and how many each has. starts: whether each piece begins its document. `out` has room
+ * for an id for each byte and each U+2581 that is prepended, and for 16 more. Returns how many ids there are in all, or -1
+ * without memory. */
+int64_t sp_encode(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8 *starts, int64_t count, u32 *out,
+                  int64_t *counts)
+{
+    NewPieces learned = {0, 0};
+    u32 *at = out;
+    enter(e);
+    for (int64_t i = 0; i < count && at; i++) {
+        u32 *end = encode_piece(e, pieces[i], (size_t)sizes[i], starts[i], at, &learned);
+        counts[i] = end ? end - at : 0;
+        at = end;
+    }
+    leave(e, &learned);
+    return at ? at - out : -1;
+}
+
+/* Bytes that the engine holds, whatever it has encoded. */
+uint64_t sp_memory(const Sp *e)
+{
+    return e->memory;
+}

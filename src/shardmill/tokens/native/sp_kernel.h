@@ -1,0 +1,322 @@
+/* Text without added tokens → ids. Included once for each kind of processor, with KERNEL naming the function it makes.
+ *
+ * Four steps, each over many pieces at once, so that the processor need not wait for memory: find where pieces begin,
+ * hash them and ask for their entries, read the entries and merge what is new, write the ids. */
+
+#if defined(USE_AVX512)
+typedef __m512i FN(Ranks);
+
+static inline FN(Ranks) FN(load_ranks)(const u32 *rank)
+{
+    return _mm512_load_si512(rank);
+}
+
+static inline u32 FN(least)(const FN(Ranks) *r)
+{
+    return _mm512_reduce_min_epu32(*r);
+}
+
+static inline void FN(set)(FN(Ranks) *r, u32 lanes, u32 rank)
+{
+    *r = _mm512_mask_set1_epi32(*r, (__mmask16)lanes, (int)rank);
+}
+
+/* All five ids of an entry, though it may have fewer. */
+static inline void FN(unpack)(const u64 value[2], u32 *out)
+{
+    __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)value));
+    v = _mm256_srlv_epi64(_mm256_permute4x64_epi64(v, 0x40), _mm256_set_epi64x(0, 2 * ID_WIDTH, ID_WIDTH, 0));
+    v = _mm256_and_si256(v, _mm256_set1_epi64x((1 << ID_WIDTH) - 1));
+    _mm_storeu_si128((__m128i *)out, _mm256_cvtepi64_epi32(v));
+    out[4] = (u32)(value[1] >> ID_WIDTH) & ((1 << ID_WIDTH) - 1);
+}
+#else
+typedef struct {
+    u32 lane[PIECE_BYTES];
+} FN(Ranks);
+
+static inline FN(Ranks) FN(load_ranks)(const u32 *rank)
+{
+    FN(Ranks) r;
+    memcpy(&r, rank, sizeof r);
+    return r;
+}
+
+static inline u32 FN(least)(const FN(Ranks) *r)
+{
+    u32 a = r->lane[0], b = r->lane[1];
+    for (u32 i = 2; i < PIECE_BYTES; i += 2) {
+        a = r->lane[i] < a ? r->lane[i] : a;
+        b = r->lane[i + 1] < b ? r->lane[i + 1] : b;
+    }
+    return a < b ? a : b;
+}
+
+static inline void FN(set)(FN(Ranks) *r, u32 lanes, u32 rank)
+{
+    if (lanes)
+        r->lane[__builtin_ctz(lanes) & 15] = rank;
+}
+
+static inline void FN(unpack)(const u64 value[2], u32 *out)
+{
+    const u32 all = (1 << ID_WIDTH) - 1;
+    out[0] = (u32)value[0] & all;
+    out[1] = (u32)(value[0] >> ID_WIDTH) & all;
+    out[2] = (u32)(value[0] >> 2 * ID_WIDTH) & all;
+    out[3] = (u32)value[1] & all;
+    out[4] = (u32)(value[1] >> ID_WIDTH) & all;
+}
+#endif
+
+/* A piece while it is merged. Bit i + 1 of alive is part i; both ends have one that merges with nothing. A rank is kept as
+ * rank << 4 | place, so that the least is the leftmost of the lowest. */
+typedef struct {
+    FN(Ranks) ranks;
+    u32 alive, symbol[PIECE_BYTES + 2];
+    New *piece;
+} FN(Lane);
+
+/* Begins a piece in a lane; 0 when it was so simple that it is done. */
+static inline int FN(begin)(const Sp *e, FN(Lane) *lane, New *piece)
+{
+    const u8 *s = piece->text;
+    u32 n = piece->size, count = 0, size, rank[PIECE_BYTES] __attribute__((aligned(64)));
+    u32 *symbol = lane->symbol + 1;
+    u8 all = 0;
+    for (u32 i = 0; i < n; i++)
+        all |= s[i];
+    for (u32 i = 0; i < PIECE_BYTES; i++)
+        rank[i] = (u32)NO_SYMBOL << 4 | i;
+    if (SYMBOL_OF(character_at(e, s, &size)) == NO_SYMBOL) {
+        piece->count = sp_unmerged(e, s, n, piece->ids);
+        return 0;
+    }
+    if (all < 0x80) {
+        for (u32 i = 0; i < n; i++)
+            symbol[i] = SYMBOL_OF(e->ascii[s[i]]);
+        for (u32 i = 0; i + 1 < n; i++)
+            rank[i] = e->ascii_pairs[s[i] << 7 | s[i + 1]] << 4 | i;
+        count = n;
+    } else {
+        for (u32 i = 0; i < n && count < PIECE_BYTES; i += size) {
+            u32 found = SYMBOL_OF(character_at(e, s + i, &size));
+            symbol[count++] = found == NO_SYMBOL ? 0 : found; /* not UTF-8 */
+        }
+        for (u32 i = 0; i + 1 < count; i++)
+            rank[i] = merged_symbol(e, symbol[i], symbol[i + 1]) << 4 | i;
+    }
+    symbol[-1] = symbol[count] = NO_SYMBOL;
+    lane->ranks = FN(load_ranks)(rank);
+    lane->alive = (1u << (count + 2)) - 1;
+    lane->piece = piece;
+    return 1;
+}
+
+static inline void FN(end)(const Sp *e, FN(Lane) *lane)
+{
+    New *piece = lane->piece;
+    u32 count = 0, last = 31 - (u32)__builtin_clz(lane->alive);
+    for (u32 left = lane->alive & ~(1u << last) & ~1u; left; left &= left - 1)
+        piece->ids[count++] = e->ids[lane->symbol[__builtin_ctz(left)]];
+    piece->count = count;
+    lane->piece = NULL;
+}
+
+/* A few side by side, one merge of each in turn: each step of one waits for memory, and the others fill the time. */
+static __attribute__((noinline)) void FN(merge)(const Sp *e, New *pieces, u32 count)
+{
+    enum { TOGETHER = 8 };
+    FN(Lane) lanes[TOGETHER];
+    u32 next = 0, busy = 0;
+    for (u32 k = 0; k < TOGETHER; k++)
+        while (next < count)
+            if (FN(begin)(e, &lanes[k], &pieces[next++])) {
+                busy |= 1u << k;
+                break;
+            }
+    while (busy)
+        for (u32 k = 0; k < TOGETHER; k++) {
+            if (!(busy >> k & 1))
+                continue;
+            FN(Lane) *l = &lanes[k];
+            u32 least = FN(least)(&l->ranks), i = (least & 15) + 1, made = least >> 4;
+            if (made == NO_SYMBOL) {
+                FN(end)(e, l);
+                busy ^= 1u << k;
+                while (next < count)
+                    if (FN(begin)(e, l, &pieces[next++])) {
+                        busy |= 1u << k;
+                        break;
+                    }
+                continue;
+            }
+            u32 after = l->alive & ~((2u << i) - 1), gone = after & -after, before = l->alive & ((1u << i) - 1);
+            after ^= gone;
+            l->alive ^= gone;
+            u32 behind = (u32)__builtin_ctz(after), ahead = 31 - (u32)__builtin_clz(before);
+            u32 with_next = merged_symbol(e, made, l->symbol[behind]);
+            u32 with_last = merged_symbol(e, l->symbol[ahead], made);
+            l->symbol[i] = made;
+            FN(set)(&l->ranks, gone >> 1, (u32)NO_SYMBOL << 4 | 15);
+            FN(set)(&l->ranks, 1u << (i - 1), with_next << 4 | (i - 1));
+            FN(set)(&l->ranks, (1u << ahead) >> 1, with_last << 4 | ((ahead - 1) & 15));
+        }
+}
+
+/* Where pieces begin in a window; the first at 0. Four bytes behind it may be read. */
+static u32 FN(find_pieces)(const Sp *e, const u8 *p, u32 size, u16 *at)
+{
+    u32 count = 1, width, i, before = character_at(e, p, &width);
+    at[0] = 0;
+    for (i = width; i < size;) {
+        if (p[i - 1] < 0x80 && i + 32 <= size &&
+            !((load8(p + i) | load8(p + i + 8) | load8(p + i + 16) | load8(p + i + 24)) & 0x8080808080808080ull)) {
+            for (u32 k = i; k < i + 32; k++) { /* ASCII: without a branch */
+                at[count] = (u16)k;
+                count += e->apart[p[k - 1]][p[k]];
+            }
+            i += 32;
+            before = e->ascii[p[i - 1]];
+            continue;
+        }
+        for (u32 stop = i + 32 < size ? i + 32 : size; i < stop; i += width) {
+            u32 here = character_at(e, p + i, &width);
+            at[count] = (u16)i;
+            count += (p[i - 1] | p[i]) < 0x80 ? e->apart[p[i - 1]][p[i]] : !may_join(e, before, here);
+            before = here;
+        }
+    }
+    return count;
+}
+
+/* The ids of pieces `from` to `to`, of which the new ones are in `fresh`. */
+static inline u32 *FN(write_ids)(Sp *e, const Batch *b, u32 from, u32 to, const New *fresh, u32 *out, NewPieces *learned)
+{
+    for (u32 i = from; i < to; i++) {
+        u64 n = b->values[i][1] >> 56;
+        if (LIKELY(n - 1 < PIECE_IDS)) {
+            FN(unpack)(b->values[i], out);
+            out += n;
+        } else if (n == IS_NEW >> 56) {
+            memcpy(out, fresh->ids, sizeof fresh->ids);
+            out += fresh++->count;
+        } else if (n == IS_LONG >> 56) {
+            const LongPiece *p = (const LongPiece *)(uintptr_t)b->values[i][0];
+            memcpy(out, p->ids, sizeof p->ids);
+            out += p->count;
+        } else { /* in the other table, or being written at this moment */
+            out = sp_long_piece(e, b->text + b->at[i], (size_t)b->at[i + 1] - b->at[i], out, learned);
+            if (!out)
+                return NULL;
+        }
+    }
+    return out;
+}
+
+/* The keys and hashes of pieces, and how many are to be asked for. */
+static inline u32 FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
+{
+    u32 asked = 0;
+    for (u32 i = 0; i < count; i++) {
+        const u8 *s = b->text + b->at[i];
+        u32 size = (u32)b->at[i + 1] - b->at[i], held = size <= PIECE_BYTES ? size : 0;
+        if (*s >= 0xC0 && size == (*s < 0xE0 ? 2 : *s < 0xF0 ? 3 : 4)) {
+            u32 symbol = SYMBOL_OF(character_at(e, s, &size)), ids[4] = {e->byte_id[s[0]], e->byte_id[s[1]], e->byte_id[s[2]], e->byte_id[s[3]]};
+            if (symbol != NO_SYMBOL) {
+                b->values[i][0] = e->ids[symbol];
+                b->values[i][1] = 1ull << 56;
+            } else
+                pack_value(ids, size, b->values[i]);
+            continue;
+        }
+        b->asked[asked++] = (u16)i;
+        b->keys[i][0] = load8(s) | padding[held][0];
+        b->keys[i][1] = load8(s + 8) | padding[held][1];
+        b->hashes[i] = hash_piece(b->keys[i][0], b->keys[i][1]);
+        if (UNLIKELY(size > PIECE_BYTES) && size <= LONG_PIECE_BYTES) {
+            b->hashes[i] = hash_long_piece(s, size);
+            const u8 *entry = (const u8 *)(e->longs + (b->hashes[i] & e->long_mask));
+            __builtin_prefetch(entry);
+            __builtin_prefetch(entry + 64);
+        } else
+            __builtin_prefetch(e->pieces + piece_place(b->hashes[i], 0, e->piece_mask));
+    }
+    return asked;
+}
+
+/* Reads the entries of pieces that are asked for, from the `from`-th on, until MOST_NEW are not where they should be
+ * first; returns where it stopped. */
+static inline u32 FN(look_up)(const Sp *e, Batch *b, u32 from, u32 asked, New *missed, u32 *misses)
+{
+    u32 k = from, m = 0;
+    for (; k < asked && m < MOST_NEW; k++) {
+        u32 i = b->asked[k];
+        Piece *x = e->pieces + piece_place(b->hashes[i], 0, e->piece_mask);
+        Piece *y = e->pieces + piece_place(b->hashes[i], 1, e->piece_mask);
+        u64 rest_x = atomic_load_explicit(&x->rest, memory_order_acquire);
+        u64 rest_y = atomic_load_explicit(&y->rest, memory_order_acquire);
+        u64 not_x = (GET(x->key[0]) ^ b->keys[i][0]) | (GET(x->key[1]) ^ b->keys[i][1]);
+        u64 not_y = (GET(y->key[0]) ^ b->keys[i][0]) | (GET(y->key[1]) ^ b->keys[i][1]);
+        b->values[i][0] = not_x ? GET(y->ids) : GET(x->ids);
+        b->values[i][1] = not_x ? rest_y : rest_x;
+        if (UNLIKELY(not_x && not_y)) {
+            __builtin_prefetch(e->pieces + piece_place(b->hashes[i], 2, e->piece_mask));
+            missed[m++].index = i;
+        }
+    }
+    *misses = m;
+    return k;
+}
+
+/* Pieces between the places → ids: from what was learned, or merged now. Entries are asked for long before they are
+ * read, since most are far from the processor. */
+static u32 *FN(encode_pieces)(Sp *e, const u8 *text, const u16 *at, u32 count, u32 *out, NewPieces *learned)
+{
+    Batch b = {.text = text, .at = at};
+    New fresh[MOST_NEW];
+    for (u32 size; count && out; b.at += size, count -= size) {
+        size = count < BATCH ? count : BATCH;
+        u32 asked = FN(hash_pieces)(e, &b, size), k = 0;
+        for (u32 from = 0, to, missed; from < size && out; from = to) {
+            k = FN(look_up)(e, &b, k, asked, fresh, &missed);
+            to = k < asked ? b.asked[k] : size;
+            u32 news = find_elsewhere(e, &b, fresh, missed);
+            FN(merge)(e, fresh, news);
+            out = FN(write_ids)(e, &b, from, to, fresh, out, learned);
+            for (u32 m = 0; m < news; m++)
+                learn(e, b.keys[fresh[m].index], b.hashes[fresh[m].index], &fresh[m], learned);
+        }
+    }
+    return out;
+}
+
+u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, NewPieces *learned)
+{
+    u8 copy[SP_WINDOW + SP_PADDING];
+    u16 at[SP_WINDOW + 64];
+    while (size && out) {
+        const u8 *p = text;
+        u32 span = size < SP_WINDOW ? (u32)size : SP_WINDOW;
+        if (readable < span + SP_PADDING) { /* nothing behind the text is read */
+            memcpy(copy, text, span);
+            memset(copy + span, 0, SP_PADDING);
+            p = copy;
+        }
+        u32 count = FN(find_pieces)(e, p, span, at);
+        size_t used = span;
+        if (size > span) { /* the last piece may go on */
+            used = at[--count];
+            if (!count) {
+                used = piece_size(e, text, size);
+                out = sp_long_piece(e, text, used, out, learned);
+            }
+        } else
+            at[count] = (u16)span;
+        out = count ? FN(encode_pieces)(e, p, at, count, out, learned) : out;
+        text += used;
+        size -= used;
+        readable -= used;
+    }
+    return out;
+}

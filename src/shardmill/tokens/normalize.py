@@ -1,0 +1,90 @@
+"""Text → its normal form C, exactly as the reference makes it.
+
+A quick check in C finds what might not be in that form yet (native/nfc.c): next to nothing of ordinary text. Only that
+goes to the reference. The table of the check comes from the reference too (tools/make_nfc.py), for the versions that
+were swept.
+"""
+
+import json
+from ctypes import CDLL, byref, c_char_p, c_int64, c_void_p
+from functools import lru_cache
+from importlib import metadata, resources
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.system import compiled
+from shardmill.tokens.native import VERSION
+
+TABLE = "nfc.json"
+# As in nfc.c.
+_KINDS = 0x30000
+_SPANS = 1 << 10
+# Most spans are a letter and its mark, and come again and again.
+_KEPT, _KEPT_BYTES = 1 << 12, 64
+
+
+def why_not() -> str | None:
+    """Why text cannot be normalized here; None if it can."""
+    if _library() is None:
+        return "shardmill's C was not compiled"
+    version = f"tokenizers {metadata.version('tokenizers')}"
+    if version not in _table()["made_with"]:
+        return f"normal form C was not swept for {version}; `make classes` does it"
+    return None
+
+
+def normalize(pieces: list[bytes]) -> list[bytes]:
+    """Each piece in normal form C; most come back as they are."""
+    return [piece if piece.isascii() else _normalize(piece) for piece in pieces]
+
+
+def _normalize(piece: bytes) -> bytes:
+    library, (kinds, pairs) = _library(), _arrays()
+    assert library is not None, "ask why_not first"
+    done, copied = list[bytes](), 0
+    spans = np.empty((_SPANS, 2), np.int64)
+    position = c_int64(0)
+    while position.value < len(piece):
+        where = piece, len(piece), byref(position), kinds.ctypes, pairs.ctypes, len(pairs), spans.ctypes, _SPANS
+        count = library.nfc_spans(*where)
+        for start, end in spans[:count].tolist():
+            span = piece[start:end]
+            done += piece[copied:start], (_kept if len(span) <= _KEPT_BYTES else _by_reference)(span)
+            copied = end
+    return b"".join([*done, piece[copied:]]) if done else piece
+
+
+def _by_reference(span: bytes) -> bytes:
+    from tokenizers import normalizers
+
+    return str(normalizers.NFC().normalize_str(span.decode())).encode()
+
+
+_kept = lru_cache(maxsize=_KEPT)(_by_reference)
+
+
+def _table() -> dict[str, Any]:
+    """What tools/make_nfc.py found."""
+    found: dict[str, Any] = json.loads((resources.files("shardmill.tokens") / TABLE).read_bytes())
+    return found
+
+
+@lru_cache(maxsize=1)
+def _arrays() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+    """The kind of each code point, and the pairs that compose."""
+    table = _table()
+    runs = np.array(table["runs"], np.int64)
+    kinds = np.repeat(runs[:, 1].astype(np.uint8), np.diff(np.append(runs[:, 0], _KINDS)))
+    pairs = [before << 32 | int(joining) for joining, all_before in table["pairs"].items() for before in all_before]
+    return kinds, np.array(sorted(pairs), np.uint64)
+
+
+@lru_cache(maxsize=1)
+def _library() -> CDLL | None:
+    library = compiled.load("tokens/native/engine.so", VERSION)
+    if library is not None:
+        arrays = c_void_p, c_void_p, c_int64, c_void_p, c_int64
+        compiled.declare(library, "nfc_spans", c_int64, c_char_p, c_int64, c_void_p, *arrays)
+    return library

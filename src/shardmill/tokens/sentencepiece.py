@@ -1,0 +1,160 @@
+"""SentencePiece-style byte pair encoding, which has no words: a Model → an engine, compiled from native/sp*.c."""
+
+import weakref
+from collections.abc import Sequence
+from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from shardmill.errors import ShardmillError
+from shardmill.system import compiled
+from shardmill.tokens.added import Added
+from shardmill.tokens.model import AddedToken, Model
+from shardmill.tokens.native import VERSION
+from shardmill.tokens.reference import Ids, TokenCounts
+
+_NEVER, _EACH, _FIRST = range(3)
+# The engine stores up to 16 ids at a time.
+_SLACK_IDS = 16
+# As sp.h numbers them.
+_REASONS = {
+    1: "out of memory for the native engine",
+    2: "a merge gives a token that is not in the vocabulary",
+    3: "a merge takes or gives a token for a byte",
+    4: "it has too many tokens or merges for the native engine",
+    5: "it has tokens too long for the native engine",
+    6: "two of its tokens are spelled alike",
+}
+
+
+class _Vocabulary(Structure):
+    """As in native/sp.h."""
+
+    _fields_ = (
+        ("text", c_void_p),
+        ("offsets", c_void_p),
+        ("ids", c_void_p),
+        ("merges", c_void_p),
+        ("count", c_uint32),
+        ("merge_count", c_uint32),
+    )
+
+
+class _Asked(Structure):
+    """As in native/sp.c."""
+
+    _fields_ = (
+        ("added", c_void_p),
+        ("normalized", c_void_p),
+        ("closed", c_void_p),
+        ("prepend", c_int),
+        ("metaspace", c_int),
+        ("portable", c_int),
+        ("small", c_int),
+    )
+
+
+def why_not() -> str | None:
+    """Why this engine cannot run here; None if it can."""
+    if _library() is None:
+        return "the native engine was not compiled when shardmill was installed; install a C compiler, then reinstall shardmill"
+    return None
+
+
+class SentencePiece:
+    """One engine for any number of threads, which share what it has learned. Its memory is fixed.
+
+    For a Model in which neighbours.why_not finds nothing wrong.
+    """
+
+    def __init__(self, model: Model, *, portable: bool = False, small: bool = False) -> None:
+        """small: tables that are full after a few words, for tests."""
+        library = _library()
+        assert library is not None, "ask why_not first"
+        raw = [token for token in model.added if not token.normalized]
+        added, normalized = _finder(raw), _finder(_normalized(model))
+        closed = np.zeros(128, np.uint8)
+        closed[[] if model.prepend or normalized else _closed_bytes(raw)] = 1
+        prepend = _NEVER if not model.prepend else _FIRST if model.metaspace else _EACH
+        pointers = [each.pointer if each else None for each in (added, normalized)]
+        asked = _Asked(*pointers, closed.ctypes.data, prepend, model.metaspace, portable, small)
+        vocabulary, why = _vocabulary(model), c_int(0)
+        self._library = library
+        self._engine = library.sp_new(byref(vocabulary), byref(asked), byref(why))
+        if not self._engine:
+            raise ShardmillError(_REASONS[why.value])
+        weakref.finalize(self, _free, library, self._engine, (added, normalized))
+        self._memory = int(library.sp_memory(self._engine)) + sum(each.memory for each in (added, normalized) if each)
+        # Text between two added tokens may get a ▁ of its own.
+        self._ids_per_byte = 2 if prepend == _EACH and added else 1
+
+    def encode(self, pieces: list[bytes], starts: Sequence[bool] | bool = True) -> tuple[Ids, TokenCounts]:
+        """The ids of all pieces in sequence, and how many each has; starts: whether each begins its document."""
+        count = len(pieces)
+        sizes = np.fromiter(map(len, pieces), np.int64, count)
+        flags = np.empty(count, np.uint8)
+        flags[:] = starts
+        ids = np.empty(self._ids_per_byte * int(sizes.sum()) + count + _SLACK_IDS, np.uint32)
+        counts = np.empty(count, np.int64)
+        texts = (c_char_p * count)(*pieces)
+        given = texts, sizes.ctypes, flags.ctypes, count, ids.ctypes, counts.ctypes
+        total = self._library.sp_encode(self._engine, *given)
+        if total < 0:
+            raise MemoryError("out of memory: the native engine cannot encode a run of this length")
+        return ids[:total], counts
+
+    @property
+    def memory(self) -> int:
+        return self._memory
+
+
+def _free(library: CDLL, engine: int, _finders: tuple[Added | None, ...]) -> None:
+    """The finders of added tokens, which the engine uses, are freed after it."""
+    library.sp_free(engine)
+
+
+def _finder(tokens: Sequence[AddedToken]) -> Added | None:
+    """Special tokens are ordinary text; where there are no others, there is nothing to find."""
+    return Added(tokens) if any(not token.special for token in tokens) else None
+
+
+def _normalized(model: Model) -> list[AddedToken]:
+    """The tokens that are looked for in the normalized text, as they are spelled there."""
+    tokens = [token for token in model.added if token.normalized]
+    if model.metaspace:  # which is no normalizer
+        return tokens
+    before = "▁" if model.prepend else ""
+    return [replace(token, content=before + token.content.replace(" ", "▁")) for token in tokens]
+
+
+def _closed_bytes(tokens: Sequence[AddedToken]) -> list[int]:
+    """ASCII characters that are always part of added tokens: each is one, and stands in no other but runs of itself."""
+    plain = not any(token.lstrip or token.rstrip or token.single_word for token in tokens)
+    alone = (
+        {token.content for token in tokens if len(token.content) == 1 and token.content.isascii()} if plain else set()
+    )
+    for token in tokens:
+        if token.special or len(set(token.content)) > 1:
+            alone -= set(token.content)
+    return sorted(map(ord, alone))
+
+
+def _vocabulary(model: Model) -> _Vocabulary:
+    """As C takes it: pointers to the arrays of the Model."""
+    assert model.merges is not None
+    arrays = model.tokens.joined, model.tokens.offsets, model.ids, model.merges
+    return _Vocabulary(*(array.ctypes.data for array in arrays), len(model.tokens), len(model.merges))
+
+
+@lru_cache(maxsize=1)
+def _library() -> CDLL | None:
+    library = compiled.load("tokens/native/engine.so", VERSION)
+    if library is not None:
+        compiled.declare(library, "sp_new", c_void_p, POINTER(_Vocabulary), POINTER(_Asked), c_void_p)
+        compiled.declare(library, "sp_free", None, c_void_p)
+        given = c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
+        compiled.declare(library, "sp_encode", c_int64, *given)
+        compiled.declare(library, "sp_memory", c_uint64, c_void_p)
+    return library

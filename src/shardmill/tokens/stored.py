@@ -1,0 +1,79 @@
+"""A compiled tokenizer ⇄ a file in the cache folder, so that the next job need not parse and compile it again.
+
+The file is only ever a shortcut: one that is missing, damaged, of another version or unreadable is made anew, and one
+that cannot be written costs time and nothing else.
+"""
+
+import contextlib
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from shardmill.errors import ShardmillError
+from shardmill.io import storage
+from shardmill.tokens.model import Model, Texts
+
+# Goes up with every change to what is compiled, or to how it is stored.
+VERSION = 1
+_MAGIC = b"shardmill tokenizer\n"
+_CHECKSUM_BYTES = 16
+
+Array = npt.NDArray[Any]
+
+
+def from_model(model: Model) -> tuple[dict[str, Any], dict[str, Array]]:
+    """What is stored of a Model."""
+    arrays: dict[str, Array] = {"tokens": model.tokens.joined, "offsets": model.tokens.offsets, "ids": model.ids}
+    if model.merges is not None:
+        arrays["merges"] = model.merges
+    return model.facts(), arrays
+
+
+def to_model(facts: dict[str, Any], arrays: dict[str, Array]) -> Model:
+    tokens = Texts(arrays["tokens"], arrays["offsets"])
+    return Model.restored(facts, tokens, arrays["ids"], arrays.get("merges"))
+
+
+def read(cache: Path, digest: str) -> tuple[dict[str, Any], dict[str, Array]] | None:
+    """The facts and arrays that were stored for a tokenizer of this digest, by these versions."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        data = _file(cache, digest).read_bytes()
+        content = memoryview(data)[:-_CHECKSUM_BYTES]
+        if data.startswith(_MAGIC) and xxhash.xxh3_128_digest(content) == data[-_CHECKSUM_BYTES:]:
+            end = data.index(b"\n", len(_MAGIC))
+            header = json.loads(data[len(_MAGIC) : end])
+            if header["key"] == _key(digest):
+                return header["facts"], _arrays(header["arrays"], content[end + 1 :])
+    return None
+
+
+def write(cache: Path, digest: str, facts: dict[str, Any], arrays: dict[str, Array]) -> None:
+    shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+    header = json.dumps({"key": _key(digest), "facts": facts, "arrays": shapes}).encode()
+    content = b"".join([_MAGIC, header, b"\n", *(array.tobytes() for array in arrays.values())])
+    with contextlib.suppress(ShardmillError, OSError):
+        storage.make_folder(cache)
+        storage.write_whole(_file(cache, digest), content + xxhash.xxh3_128_digest(content))
+
+
+def _arrays(shapes: dict[str, Any], content: memoryview) -> dict[str, Array]:
+    found, at = {}, 0
+    for name, (dtype, shape) in shapes.items():
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        found[name] = np.frombuffer(bytes(content[at : at + size]), dtype).reshape(shape)
+        at += size
+    return found
+
+
+def _key(digest: str) -> str:
+    """What the content depends on. The library is asked about patterns that are not known."""
+    return f"{VERSION} / tokenizers {metadata.version('tokenizers')} / {digest}"
+
+
+def _file(cache: Path, digest: str) -> Path:
+    return cache / f"tokenizer-{digest[:24]}.bin"

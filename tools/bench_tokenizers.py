@@ -1,0 +1,154 @@
+"""`make bench-tokenizers`: every tokenizer × every text, our engine beside gigatoken → a table of MB per CPU-second.
+
+    python tools/bench_tokenizers.py TOKENIZERS TEXTS [--megabytes 20] [--out table.md]
+
+TOKENIZERS is a folder of tokenizer.json files (any name that ends in .json or .json.zst), or a comma-separated list of
+names; TEXTS a folder of .txt or .txt.zst. For each pair both engines are made anew, so nothing is learned yet, and get
+slices of a megabyte in turn, in one thread. gigatoken gets the file without its added tokens: it would find special
+ones. Each tokenizer has a process of its own: this file with --child.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from shardmill.tokens import native
+from shardmill.tokens.encoder import Encoder, choose_engines
+from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, load
+
+SLICE_BYTES = 1 << 20
+PRETOKENIZERS = {"r50k_base": "gpt2", "cl100k_base": "cl100k", "o200k_base": "o200k"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tokenizers", help="a folder of tokenizer.json files, or names separated by commas")
+    parser.add_argument("texts", type=Path, help="a folder of .txt and .txt.zst files")
+    parser.add_argument("--megabytes", type=int, default=20, help="how much of each text")
+    parser.add_argument("--out", type=Path, help="where the table goes, too")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    texts = sorted(path for path in args.texts.iterdir() if path.name.endswith((".txt", ".txt.zst")))
+    if args.child:
+        print(json.dumps({text.name: measured(args.tokenizers, text, args.megabytes * 10**6) for text in texts}))
+        return
+    names = found_in(Path(args.tokenizers)) if Path(args.tokenizers).is_dir() else args.tokenizers.split(",")
+    options = [str(args.texts), "--megabytes", str(args.megabytes), "--child"]
+    rows = {}
+    for name in names:
+        done = subprocess.run([sys.executable, __file__, name, *options], check=True, stdout=subprocess.PIPE)
+        rows[name] = json.loads(done.stdout)
+        print(f"{Path(name).name}: {rows[name]}", file=sys.stderr)
+    table = "\n".join(lines_of(rows, [text.name for text in texts], args.megabytes))
+    print(table)
+    if args.out:
+        args.out.write_text(table + "\n")
+
+
+def found_in(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.iterdir() if path.name.endswith((".json", ".json.zst")))
+
+
+def measured(name: str, text: Path, most: int) -> dict[str, Any]:
+    """MB per CPU-second of both engines; None where one cannot run it."""
+    slices = slices_of(contents(text).decode("utf-8", "ignore").encode()[:most])
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = load(unpacked(name, Path(folder)))
+        engines = choose_engines(tokenizer, "auto")
+        engines.reference.encode(b"loaded before anything is measured")
+        encoder = Encoder(engines)
+        contenders: dict[str, Callable[[bytes], object]] = {"shardmill": lambda piece: encoder.encode([piece])}
+        try:
+            contenders["gigatoken"] = gigatoken(tokenizer)
+        except Exception as e:  # its loader raises many kinds
+            print(f"gigatoken cannot load {name}: {e}", file=sys.stderr)
+        seconds = dict.fromkeys(contenders, 0.0)
+        for encode in contenders.values():
+            encode(b"warm")
+        for number, piece in enumerate(slices):
+            for which in sorted(contenders, reverse=bool(number % 2)):
+                started = time.thread_time()
+                contenders[which](piece)
+                seconds[which] += time.thread_time() - started
+    size = sum(map(len, slices)) / 1e6
+    return {"engine": engines.name, **{which: size / spent for which, spent in seconds.items()}}
+
+
+def contents(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix != ".zst":
+        return data
+    from backports import zstd
+
+    return bytes(zstd.decompress(data))
+
+
+def unpacked(name: str, folder: Path) -> str:
+    if not name.endswith(".zst"):
+        return name
+    path = folder / "tokenizer.json"
+    path.write_bytes(contents(Path(name)))
+    return str(path)
+
+
+def slices_of(text: bytes) -> list[bytes]:
+    """About a megabyte each, from line to line."""
+    found, at = [], 0
+    while at < len(text):
+        end = text.rfind(b"\n", at, at + SLICE_BYTES) + 1 or min(at + SLICE_BYTES, len(text))
+        while end < len(text) and text[end] & 0xC0 == 0x80:
+            end += 1
+        found.append(text[at:end])
+        at = end
+    return found
+
+
+def gigatoken(tokenizer: Tokenizer) -> Callable[[bytes], object]:
+    import gigatoken
+
+    if tokenizer.kind == "tiktoken":
+        made = gigatoken.Tokenizer.from_tiktoken(tokenizer.source, pretokenizer=PRETOKENIZERS[tokenizer.name])
+    else:
+        config = json.loads(tokenizer.source.read_bytes()) | {"added_tokens": [], "post_processor": None}
+        made = gigatoken.Tokenizer.from_json(json.dumps(config))
+    return lambda piece: made.encode_batch_padded([piece], 0, parallel=False)
+
+
+def lines_of(rows: dict[str, Any], texts: list[str], megabytes: int) -> list[str]:
+    labels = [text.partition(".")[0] for text in texts]
+    lines = [
+        f"MB per CPU-second of one thread, {native.version()} / gigatoken {metadata.version('gigatoken')} (times as fast), nothing learned before; up to {megabytes} MB of each text; {_cpu()}",
+        "",
+        "| tokenizer | " + " | ".join(labels) + " |",
+        "|---|" + "--:|" * len(labels),
+    ]
+    for name, row in rows.items():
+        shown = name if name in ENCODINGS else Path(name).name.partition(".")[0]
+        lines.append(f"| {shown} | " + " | ".join(_cell(row[text]) for text in texts) + " |")
+    return lines
+
+
+def _cell(found: dict[str, Any]) -> str:
+    ours, theirs = found["shardmill"], found.get("gigatoken")
+    mark = "" if found["engine"] == native.version() else " (reference)"
+    return f"{ours:.3g}{mark}" + (f" / {theirs:.3g} ({ours / theirs:.1f}×)" if theirs else " / –")
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()
