@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shardmill.documents import rejects
-from shardmill.errors import ShardmillError, UsageError
+from shardmill.errors import InputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.registry import Format
 from shardmill.formats.shards import SPLITS
@@ -109,7 +109,7 @@ def _separator_hint(job: Job) -> str | None:
     try:
         with open_input(file) as reader:
             head = reader.read(0, _HINT_BYTES)
-    except ShardmillError:  # the job reports it
+    except InputError:  # the job reports it
         return None
     for separator in _LIKELY_SEPARATORS:
         count = head.count(separator.encode())
