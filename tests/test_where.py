@@ -400,6 +400,8 @@ def test_the_command_says_what_was_filtered_and_the_manifest_keeps_the_condition
     done = run("prepare", *given[:-2], cwd=tmp_path)
     assert done.returncode == 1 and "where: was" in done.stderr
     done = run("prepare", "a.jsonl", "-o", "none", "--where", "scroe > 1", cwd=tmp_path)
-    assert "no record" in done.stderr and "--where" in done.stderr, done.stderr
+    assert "no record meets --where; check the names" in done.stderr
+    done = run("prepare", "a.jsonl", "-o", "none", "--where", "scroe > 1", "--dry-run", cwd=tmp_path)
+    assert "no record of the samples meets --where" in done.stdout
     done = run("prepare", "a.jsonl", "-o", "bad", "--where", "score => 1", cwd=tmp_path)
     assert done.returncode == 2 and "write ==" in done.stderr

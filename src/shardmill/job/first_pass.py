@@ -12,7 +12,7 @@ import numpy as np
 from shardmill.documents import detect, passages
 from shardmill.documents.pieces import Position
 from shardmill.documents.rules import BOM, TextRules
-from shardmill.errors import ContentError, ShardmillError
+from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.reading import Reader, ahead, open_input
 from shardmill.job import plan, split
@@ -57,7 +57,7 @@ def begin(
 ) -> Lowest | None:
     """As much of a first pass as takes little memory, while something else is waited for. run reports any errors."""
     found = None
-    with contextlib.suppress(ShardmillError):
+    with contextlib.suppress(InputError):
         for found, _ in run(files, rules, fraction, None, plain=plain, workers=1):
             if until() or not (plain and _can_survey(files, rules)):
                 return found
