@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import xxhash
 
 from shardmill.errors import OutputError
+from shardmill.formats.output_files import checksums_of
 from shardmill.formats.registry import FORMATS
 from shardmill.formats.shards import Shard, SidecarFile, SplitText
 from shardmill.io.fileset import FileSet, LocalFiles
@@ -105,9 +106,8 @@ class Manifest:
         """With token_bytes.npy, which is written at once, right before the manifest; None: there is none."""
         if table is None:
             return self
-        checksums = (xxhash.xxh3_64_hexdigest(table),)
         listed = SidecarFile(
-            name=token_bytes.NAME, split=None, kind="token-bytes", bytes=len(table), checksums=checksums
+            name=token_bytes.NAME, split=None, kind="token-bytes", bytes=len(table), checksums=checksums_of(table)
         )
         return replace(self, sidecars=tuple(sorted((*self.sidecars, listed), key=lambda sidecar: sidecar.name)))
 
