@@ -20,13 +20,13 @@ from shardmill.documents.jsonl import LinesPart
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Records
 from shardmill.documents.rules import BOM, TextRules
-from shardmill.errors import ContentError
+from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.compression import Decompressed, promised_bytes
 from shardmill.io.reading import InputFile, Reader, ahead, open_input
 from shardmill.job import plan
 from shardmill.job.intervals import Across, Found, FromStart, Range, Span, total
-from shardmill.spec import InputFormat
+from shardmill.spec import InputFormat, OnError
 
 # With 256 samples spread over the whole input, the sampling error is a few percent, and a disk that seeks needs two or
 # three seconds.
@@ -58,7 +58,8 @@ def sample(
 
     whole: a small input is read and encoded as a whole. kept: the share of running text that --sample keeps.
     """
-    rules = dataclasses.replace(rules, on_error="skip", limited=False, key=lambda *_: 0)
+    policy: OnError = "replace" if rules.on_error == "replace" else "skip"
+    rules = dataclasses.replace(rules, on_error=policy, limited=False, key=lambda *_: 0)
     deadline = time.monotonic() + seconds
     sampler = _Sampler(rules=rules, measure=measure or (lambda _: 0), deadline=deadline, kept=kept)
     if files.total_bytes <= SMALL_BYTES and len(files) <= _SMALL_FILES:
@@ -194,7 +195,8 @@ class _Sampler:
     def _lines(self, data: bytes, path: str, at: int, length: int) -> Span:
         """The part [at, at + length) of whole lines."""
         part = LinesPart(file=0, path=path, offset=0, line=0, data=data, newline=b"\n", job_offset=0, after=Position())
-        found = part.checked(self.rules)
+        found = self._checked(part)
+        assert isinstance(found, Records)
         ends = np.append(np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1, len(data))
         texts, documents = [], 0.0
         for index, text in zip(found.indexes, found.found.data, strict=True):
@@ -217,7 +219,7 @@ class _Sampler:
         small = dataclasses.replace(self.rules, block_bytes=_WHOLE_FILE_BYTES)
         for block in plan.blocks(InputFiles([file]), small, Position(offset=1, record=row)):
             for part in block.parts:
-                found = part.checked(self.rules)
+                found = self._checked(part)
                 pieces = found.pieces(0, self.rules, lambda _: False)
                 kept = len(pieces.data)
                 if part.after.record > end and isinstance(found, Records):
@@ -233,9 +235,16 @@ class _Sampler:
         documents = documents / len(page.rows) * page.share * page.rows_of_file
         return self._span(page.share * (file.size or 1), texts, documents)
 
+    def _checked(self, part: plan.Part) -> plan.Checked:
+        """Its records, without the bad ones; --on-error replace keeps those that it repairs."""
+        try:
+            return part.checked(self.rules)
+        except InputError:
+            return part.checked(dataclasses.replace(self.rules, on_error="skip"))
+
     def _texts(self, block: plan.Block) -> tuple[list[bytes], int]:
         """What is in a Block; bad records are left out."""
-        found = [part.checked(self.rules).pieces(0, self.rules, lambda _: False) for part in block.parts]
+        found = [self._checked(part).pieces(0, self.rules, lambda _: False) for part in block.parts]
         return [piece for pieces in found for piece in pieces.data], sum(sum(pieces.begins) for pieces in found)
 
     def _span(self, size: float, texts: list[bytes], documents: float, *, limit: int = SAMPLE_BYTES) -> Span:
