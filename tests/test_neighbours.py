@@ -9,7 +9,6 @@ import samples
 from sentencepieces import CONFIGS, documents, model_of, reference_ids, reference_of
 from shardmill.tokens import sentencepiece
 from shardmill.tokens.cuts import Cuts
-from shardmill.tokens.model import AddedToken
 from shardmill.tokens.neighbours import neighbours, why_not
 from shardmill.tokens.sentencepiece import SentencePiece
 
@@ -107,6 +106,4 @@ def test_what_is_not_understood_is_refused_in_words(config):
     blanks = [name for name in vocabulary if "▁" in name]
     without = {name: number for name, number in vocabulary.items() if name not in blanks}
     assert "blank" in refused(vocab=without, merges=[merge for merge in merges if "▁" not in "".join(merge)])
-    tag = AddedToken(content="<tag>", id=len(vocabulary), normalized=True)
-    assert "normalized" in why_not(replace(model_of(config), added=(tag,)))
     assert "merges" in why_not(replace(model_of(config), whole_words=True))

@@ -31,8 +31,6 @@ def why_not(model: Model) -> str | None:
     tokens, begins, sizes = model.tokens.joined, model.tokens.offsets[:-1], np.diff(model.tokens.offsets)
     if model.merges is None or model.whole_words:
         return "its tokens do not come of merges alone"
-    if any(token.normalized and not token.special for token in model.added):
-        return "it has added tokens that are looked for in the normalized text"
     if sizes.max() > _LONGEST_TOKEN or (sizes.astype(np.int64) ** 2).sum() > _MOST_WORK:
         return "its vocabulary has too long tokens"
     ascii_ones = set(tokens[begins[sizes == 1]].tolist())
@@ -61,7 +59,9 @@ def _merged(model: Model, tokens: set[bytes]) -> bool:
 def neighbours(model: Model) -> Pairs:
     """Pairs of code points, sorted: the first shifted by POINT_BITS, or the second. A blank is U+2581."""
     # Special tokens are text, but hide what is inside them.
-    added = Texts.of(token.content.encode() for token in model.added)
+    prepends = model.prepend and not model.metaspace
+    spelled = [("▁" if token.normalized and prepends else "") + token.content for token in model.added]
+    added = Texts.of(content.encode() for content in spelled)
     rules = [tuple(map(_point, pair)) for token in model.added if not token.special for pair in _at_edges(token, model)]
     edges = np.array([first << POINT_BITS | second for first, second in rules], np.uint64)
     return np.unique(np.concatenate([_side_by_side(model.tokens), _side_by_side(added), edges]))
@@ -80,10 +80,11 @@ def _side_by_side(texts: Texts) -> Pairs:
 def _at_edges(token: AddedToken, model: Model) -> Iterator[tuple[str | None, str | None]]:
     """What a cut next to an added token must not part; None is any character."""
     first, last = token.content[0], token.content[-1]
-    prepends = model.prepend and not model.metaspace  # to the text behind each token
+    prepends = model.prepend and not model.metaspace  # before normalized tokens, and to the text behind others
+    first = "▁" if prepends and token.normalized else first
     if token.single_word:  # what stands beside it matters
         yield from ((last, None), (None, first))
-    if prepends:
+    if prepends and not token.normalized:
         yield last, None
     if token.lstrip or token.rstrip:
         yield from ((one, other) for one in _WHITESPACE for other in _WHITESPACE)

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Sequence
 from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -40,6 +41,20 @@ class _Vocabulary(Structure):
     )
 
 
+class _Asked(Structure):
+    """As in native/sp.c."""
+
+    _fields_ = (
+        ("added", c_void_p),
+        ("normalized", c_void_p),
+        ("closed", c_void_p),
+        ("prepend", c_int),
+        ("metaspace", c_int),
+        ("portable", c_int),
+        ("small", c_int),
+    )
+
+
 def why_not() -> str | None:
     """Why this engine cannot run here; None if it can."""
     if _library() is None:
@@ -57,19 +72,20 @@ class SentencePiece:
         """small: tables that are full after a few words, for tests."""
         library = _library()
         assert library is not None, "ask why_not first"
-        tokens = _looked_for(model.added)
+        raw = [token for token in model.added if not token.normalized]
+        added, normalized = _finder(raw), _finder(_normalized(model))
         closed = np.zeros(128, np.uint8)
-        closed[[] if model.prepend else _closed_bytes(tokens)] = 1
-        added = Added(tokens) if tokens else None
+        closed[[] if model.prepend or normalized else _closed_bytes(raw)] = 1
         prepend = _NEVER if not model.prepend else _FIRST if model.metaspace else _EACH
+        pointers = [each.pointer if each else None for each in (added, normalized)]
+        asked = _Asked(*pointers, closed.ctypes.data, prepend, model.metaspace, portable, small)
         vocabulary, why = _vocabulary(model), c_int(0)
-        pointer = added.pointer if added else None
         self._library = library
-        self._engine = library.sp_new(byref(vocabulary), pointer, closed.ctypes, prepend, portable, small, byref(why))
+        self._engine = library.sp_new(byref(vocabulary), byref(asked), byref(why))
         if not self._engine:
             raise ShardmillError(_REASONS[why.value])
-        weakref.finalize(self, _free, library, self._engine, added)
-        self._memory = int(library.sp_memory(self._engine)) + (added.memory if added else 0)
+        weakref.finalize(self, _free, library, self._engine, (added, normalized))
+        self._memory = int(library.sp_memory(self._engine)) + sum(each.memory for each in (added, normalized) if each)
         # Text between two added tokens may get a ▁ of its own.
         self._ids_per_byte = 2 if prepend == _EACH and added else 1
 
@@ -93,15 +109,23 @@ class SentencePiece:
         return self._memory
 
 
-def _free(library: CDLL, engine: int, _added: Added | None) -> None:
-    """The added tokens, which the engine uses, are freed after it."""
+def _free(library: CDLL, engine: int, _finders: tuple[Added | None, ...]) -> None:
+    """The finders of added tokens, which the engine uses, are freed after it."""
     library.sp_free(engine)
 
 
-def _looked_for(tokens: Sequence[AddedToken]) -> list[AddedToken]:
-    """The added tokens that matter: all that are searched in the raw text, unless all of them are special."""
-    raw = [token for token in tokens if not token.normalized]
-    return raw if any(not token.special for token in raw) else []
+def _finder(tokens: Sequence[AddedToken]) -> Added | None:
+    """Special tokens are ordinary text; where there are no others, there is nothing to find."""
+    return Added(tokens) if any(not token.special for token in tokens) else None
+
+
+def _normalized(model: Model) -> list[AddedToken]:
+    """The tokens that are looked for in the normalized text, as they are spelled there."""
+    tokens = [token for token in model.added if token.normalized]
+    if model.metaspace:  # which is no normalizer
+        return tokens
+    before = "▁" if model.prepend else ""
+    return [replace(token, content=before + token.content.replace(" ", "▁")) for token in tokens]
 
 
 def _closed_bytes(tokens: Sequence[AddedToken]) -> list[int]:
@@ -127,8 +151,7 @@ def _vocabulary(model: Model) -> _Vocabulary:
 def _library() -> CDLL | None:
     library = compiled.load("tokens/native/engine.so", VERSION)
     if library is not None:
-        made = POINTER(_Vocabulary), c_void_p, c_void_p, c_int, c_int, c_int, c_void_p
-        compiled.declare(library, "sp_new", c_void_p, *made)
+        compiled.declare(library, "sp_new", c_void_p, POINTER(_Vocabulary), POINTER(_Asked), c_void_p)
         compiled.declare(library, "sp_free", None, c_void_p)
         given = c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
         compiled.declare(library, "sp_encode", c_int64, *given)

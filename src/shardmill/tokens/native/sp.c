@@ -2,6 +2,7 @@
  * in memory of a fixed size. Text is valid UTF-8; other bytes give some ids, and are safe. */
 #include <stdlib.h>
 
+#include "cpu.h"
 #include "sp.h"
 
 enum {
@@ -49,9 +50,7 @@ static void leave(Sp *e, const NewPieces *learned)
 static EncodeText *best_for_this_machine(void)
 {
 #if defined(__x86_64__) && !defined(PLAIN_C)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))
+    if (cpu_features() & CPU_AVX512)
         return sp_encode_avx512;
 #endif
     return sp_encode_portable;
@@ -73,9 +72,18 @@ void sp_free(Sp *e)
     free(e);
 }
 
-/* added: the tokens that are found first, or NULL; it must outlive the engine. closed has a flag for each ASCII byte that
- * only stands in those made of that byte alone. small: tables that are soon full, for tests. NULL with a reason in *why. */
-Sp *sp_new(const Vocabulary *v, Added *added, const u8 *closed, int prepend, int portable, int small, int *why)
+/* A Sp as it is asked for. added: the tokens that are found first, or NULL; normalized: those found in the normalized text;
+ * both must outlive the engine. closed has a flag for each ASCII byte that only stands in added tokens made of that byte
+ * alone. small: tables that are soon full, for tests. */
+typedef struct {
+    Added *added;
+    const Added *normalized;
+    const u8 *closed;
+    int prepend, metaspace, portable, small;
+} Asked;
+
+/* NULL with a reason in *why. */
+Sp *sp_new(const Vocabulary *v, const Asked *asked, int *why)
 {
     Sp *e = calloc(1, sizeof *e);
     *why = SP_NO_MEMORY;
@@ -84,15 +92,17 @@ Sp *sp_new(const Vocabulary *v, Added *added, const u8 *closed, int prepend, int
     e->memory = sizeof *e;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->changed, NULL);
-    e->encode = portable ? sp_encode_portable : best_for_this_machine();
-    e->added = added;
-    e->prepend = prepend;
-    memcpy(e->closed, closed, sizeof e->closed);
+    e->encode = asked->portable ? sp_encode_portable : best_for_this_machine();
+    e->added = asked->added;
+    e->normalized = asked->normalized;
+    e->prepend = asked->prepend;
+    e->metaspace = asked->metaspace;
+    memcpy(e->closed, asked->closed, sizeof e->closed);
     for (u32 c = 0; c < 128; c++)
-        if (closed[c])
-            added_pass_over(added, (u8)c);
-    e->piece_mask = (small ? 64 : PIECES) - 1;
-    e->long_mask = (small ? 16 : LONGS) - 1;
+        if (e->closed[c])
+            added_pass_over(asked->added, (u8)c);
+    e->piece_mask = (asked->small ? 64 : PIECES) - 1;
+    e->long_mask = (asked->small ? 16 : LONGS) - 1;
     e->pieces = new_table(sizeof(Piece) * ((size_t)e->piece_mask + 1), &e->memory);
     e->longs = new_table(sizeof(LongPiece) * ((size_t)e->long_mask + 1), &e->memory);
     if (e->pieces && e->longs)
@@ -127,13 +137,53 @@ static int begins_with_blank(const u8 *s, size_t n)
     return *s == ' ' || (n >= 3 && !memcmp(s, "\xE2\x96\x81", 3));
 }
 
-/* Text between added tokens; `prepend`: with a blank before it. */
-static u32 *stretch(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
+/* Text that holds no added token; `prepend`: with a blank before it. */
+static u32 *plain(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
 {
     const u8 *end = s + n, *begin = s;
-    if (prepend && n)
+    if (prepend)
         s = first_piece(e, s, end, &out, learned);
     return out ? e->encode(e, s, (size_t)(end - s), readable - (size_t)(s - begin), out, learned) : NULL;
+}
+
+/* Text in which tokens are looked for by one search; `prepend` is about its beginning. */
+static u32 *search_normalized(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
+{
+    Search search = {0, 0};
+    Found found;
+    size_t done = 0;
+    while (out && added_next(e->normalized, s, n, &search, &found)) {
+        if (done < found.start)
+            out = plain(e, s + done, found.start - done, readable - done, prepend && !done, out, learned);
+        if (out)
+            *out++ = found.id;
+        done = search.done;
+    }
+    return out && done < n ? plain(e, s + done, n - done, readable - done, prepend && !done, out, learned) : out;
+}
+
+/* Text between added tokens. Some tokens are only found where it is normalized: with U+2581 for blanks, and before it. */
+static u32 *stretch(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
+{
+    if (!e->normalized)
+        return plain(e, s, n, readable, prepend, out, learned);
+    if (e->metaspace)
+        return search_normalized(e, s, n, readable, prepend, out, learned);
+    size_t size = 0;
+    u8 *copy = malloc(3 * n + 3);
+    if (!copy)
+        return NULL;
+    for (size_t i = 0; i < n + (size_t)prepend; i++) {
+        u8 byte = prepend ? (i ? s[i - 1] : ' ') : s[i];
+        if (byte == ' ') {
+            memcpy(copy + size, "\xE2\x96\x81", 3);
+            size += 3;
+        } else
+            copy[size++] = byte;
+    }
+    out = search_normalized(e, copy, size, size, 0, out, learned);
+    free(copy);
+    return out;
 }
 
 static u32 *encode_piece(Sp *e, const u8 *text, size_t size, int starts, u32 *out, NewPieces *learned)
@@ -141,14 +191,15 @@ static u32 *encode_piece(Sp *e, const u8 *text, size_t size, int starts, u32 *ou
     Search search = {0, 0};
     Found found;
     size_t done = 0;
-    int prepend = starts && size && (e->prepend == PREPEND_EACH || (e->prepend == PREPEND_FIRST && !begins_with_blank(text, size)));
+    int each = e->prepend == PREPEND_EACH;
+    int prepend = starts && size && (each || (e->prepend == PREPEND_FIRST && !begins_with_blank(text, size)));
     while (e->added && out && added_next(e->added, text, size, &search, &found)) {
         if (done < found.start)
             out = stretch(e, text + done, found.start - done, size - done, prepend, out, learned);
         if (out)
             *out++ = found.id;
         done = search.done;
-        prepend = e->prepend == PREPEND_EACH;
+        prepend = each;
     }
     return out && done < size ? stretch(e, text + done, size - done, size - done, prepend, out, learned) : out;
 }

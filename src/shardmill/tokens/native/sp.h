@@ -70,8 +70,9 @@ struct Sp {
     u64 *joined;        /* a bit for the hash of two symbols side by side in a live token */
     u32 joined_shift;
     u8 closed[128]; /* bytes that stand only in added tokens made of that byte alone: a run of one is a piece */
-    const Added *added;
-    int prepend; /* one of the below */
+    const Added *added, *normalized; /* tokens that are found in the text; and those found where blanks are U+2581 */
+    int prepend;                     /* one of the below */
+    int metaspace;                   /* the search for added tokens finds blanks as they are */
     /* Shared by all threads, and emptied when full. */
     Piece *pieces;
     LongPiece *longs;
@@ -191,6 +192,10 @@ typedef struct {
 } Vocabulary;
 enum { SP_GOOD, SP_NO_MEMORY, SP_UNKNOWN_RESULT, SP_BYTES_MERGED, SP_TOO_MANY, SP_TOO_LONG, SP_TWICE };
 int sp_build(Sp *e, const Vocabulary *v);
+
+/* sp_pairs.c */
+void *sp_table(size_t size, size_t *memory);
+int sp_hash_pairs(Pairs *p, u32 slots, const u64 *list, u32 count, size_t *memory);
 
 /* sp_merge.c: a piece of any length → its ids, or NULL without memory */
 u32 *sp_merge(const Sp *e, const u8 *s, size_t n, u32 *out);
