@@ -5,15 +5,12 @@ from importlib import metadata
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardmill.errors import UsageError
 from shardmill.system.names import show
 from shardmill.tokens.families import is_panic
+from shardmill.tokens.model import Ids
 from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, read_ranks
-
-Ids = npt.NDArray[np.unsignedinteger[Any]]
-TokenCounts = npt.NDArray[np.int64]
 
 
 class Reference(Protocol):
