@@ -2,7 +2,7 @@
 
 import threading
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
