@@ -40,7 +40,7 @@ _WHOLE_FILE_BYTES = 64 << 10
 _LARGE_SHARE = 32
 # How much is read of each of many files that must be read from the start, and of each file however short the time.
 _HEAD_BYTES = 4 << 20
-_LEAST_BYTES = 1 << 20
+_LEAST_BYTES = 4 << 20
 # What is encoded of a block is not all from one place, since the next document may be in another language.
 _SLICES = 4
 # A line longer than this is not looked for: then the file is read from its start.
@@ -141,9 +141,8 @@ class _Sampler:
         else:
             found.at_end = True
         if not found.at_end and len(files) == 1:
-            read = sum(span.input for span in found.spans)
             with open_input(files[0]) as reader:
-                found.promised = promised_bytes(reader, done * size / max(1, read))
+                found.promised = promised_bytes(reader, round(sum(span.input for span in found.spans)), done)
         return found
 
     def _from_start(self, file: InputFile) -> tuple[Span, float]:
