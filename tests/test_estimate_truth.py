@@ -87,7 +87,7 @@ def test_what_could_not_be_read_makes_the_interval_wider():
     rng = random.Random(3)
     steady, slope = [rng.gauss(0.25, 0.02) for _ in range(64)], [0.2 + i / 640 for i in range(64)]
     assert width(of_density(steady, at_end=True)) == 0
-    assert 0.3 < width(of_density(steady)) < 0.7 < 1.4 < width(of_density(slope))
+    assert 0.25 < width(of_density(steady)) < 0.5 < 1.2 < width(of_density(slope))
 
 
 def packed(kind, data):

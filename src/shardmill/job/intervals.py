@@ -122,7 +122,7 @@ class FromStart:
             return _Part(value=value, variance=variance, freedom=freedom)
         unread = max(0.0, total - read)
         density = value / read
-        drift = _DRIFT_TEXT if unit == "raw" else _DRIFT_COMPRESSED
+        drift = _DRIFT_TEXT if unit == "raw" or not self._compressed else _DRIFT_COMPRESSED
         seen = _drift_variance(self.spans, quantity, unit, unread / read)
         unseen = _DRIFT_FACTOR.get(quantity, 1.0) * density
         deviation = math.sqrt(seen + (drift**2 - _DRIFT_MANY**2) * unseen**2)
@@ -160,9 +160,13 @@ class FromStart:
 
     def _read(self, unit: Quantity) -> float:
         """How much was read; of compressed bytes, what the decompressor has taken but not yet returned is left out."""
-        read, raw = (sum(span.amount(each) for span in self.spans) for each in (unit, "raw"))
-        ahead = unit == "input" and raw and raw != read and not self.at_end
+        read = sum(span.amount(unit) for span in self.spans)
+        ahead = unit == "input" and self._compressed and not self.at_end
         return read - min(_AHEAD, read / 2) if ahead else read
+
+    @property
+    def _compressed(self) -> bool:
+        return sum(span.raw for span in self.spans) > 1.01 * sum(span.input for span in self.spans)
 
 
 Found = list[Across | FromStart]

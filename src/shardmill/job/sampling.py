@@ -136,10 +136,9 @@ class _Sampler:
             done = block.after.offset
             encoded += span.encoded
             text += sum(map(len, texts))
+            found.at_end = block.after.file >= len(files)
             if text >= most or (text >= _LEAST_BYTES and time.monotonic() > self.deadline):
                 break
-        else:
-            found.at_end = True
         if not found.at_end and len(files) == 1:
             with open_input(files[0]) as reader:
                 found.promised = promised_bytes(reader, round(sum(span.input for span in found.spans)), done)
