@@ -39,6 +39,7 @@ _GZIP_ERROR: Any = deflate.error
 _FAILURES = (zlib.error, _GZIP_ERROR, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError)
 _MOST_INDEX = 16 << 20
 _MOST_BLOCKS = 20_000
+_BLOCK_BYTES = 128 << 10  # what a block of zstd decompresses to at most, and usually
 _RLE = 1  # the type of a block that is one byte, repeated
 _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
@@ -115,17 +116,21 @@ def _by_blocks(source: Reader, read: int, text: int) -> int | None:
     flags = head[4]
     single = flags >> 5 & 1
     at = 6 - single + (0, 1, 2, 4)[flags & 3] + (single, 2, 4, 8)[flags >> 6]
-    blocks = before = 0
+    blocks = before = surely = 0
     while blocks < _MOST_BLOCKS and at + 3 <= size:
         header = int.from_bytes(source.read(at, 3), "little")
         blocks += 1
         before += at < read
+        surely += at < read - 2 * _INPUT_BYTES  # the decompressor is ahead of the text
         at += 3 + (1 if header >> 1 & 3 == _RLE else header >> 3)
         if header & 1:
             break
     else:
         blocks = round(blocks * size / max(1, at))  # as many as follow at this rate
-    return text * blocks // before if before > 1 else None
+    if before < 2:
+        return None
+    usual = text / before <= _BLOCK_BYTES <= text / max(1, surely)
+    return round(blocks * (_BLOCK_BYTES if usual else text / before))
 
 
 def _zstd_window(head: bytes) -> int:
