@@ -78,7 +78,7 @@ _GEMMA = [
     *("<table>", "</table>", "<tr>", "<mask>", "[multimodal]"),
     {"content": "<x<tr>y>", "special": True},
 ]
-_STRIPPING = [
+STRIPPING = [
     {"content": "<right>", "rstrip": True},
     {"content": "<left>", "lstrip": True},
     {"content": "<both>", "lstrip": True, "rstrip": True},
@@ -86,8 +86,8 @@ _STRIPPING = [
     {"content": "<x<tag>y>", "special": True},
     *("<tag>", "<tag><tag>", "one two", "\n\n"),
 ]
-_NORMALIZED = [
-    *_STRIPPING,
+NORMALIZED = [
+    *STRIPPING,
     *(
         {**(token if isinstance(token, dict) else {"content": token}), "normalized": True}
         for token in (
@@ -102,14 +102,14 @@ _NORMALIZED = [
 CONFIGS = {
     "llama 2": lambda: config(_sequence(PREPEND, REPLACE)),
     "mistral": lambda: config(None, _metaspace("first")),
-    "mistral, added": lambda: config(None, _metaspace("first"), _STRIPPING),
+    "mistral, added": lambda: config(None, _metaspace("first"), STRIPPING),
     "never": lambda: config(None, _metaspace("never")),
     "yi": lambda: config(_sequence(REPLACE)),
     "gemma": lambda: config(REPLACE, NEVER_FIRES, _GEMMA),
-    "phi 3": lambda: config(_sequence(PREPEND, REPLACE), None, _STRIPPING),
-    "phi 3, normalized": lambda: config(_sequence(PREPEND, REPLACE), None, _NORMALIZED),
-    "mistral, normalized": lambda: config(None, _metaspace("first"), _NORMALIZED),
-    "gemma, normalized": lambda: config(REPLACE, NEVER_FIRES, [*_GEMMA, *_NORMALIZED[-5:]]),
+    "phi 3": lambda: config(_sequence(PREPEND, REPLACE), None, STRIPPING),
+    "phi 3, normalized": lambda: config(_sequence(PREPEND, REPLACE), None, NORMALIZED),
+    "mistral, normalized": lambda: config(None, _metaspace("first"), NORMALIZED),
+    "gemma, normalized": lambda: config(REPLACE, NEVER_FIRES, [*_GEMMA, *NORMALIZED[-5:]]),
 }
 
 

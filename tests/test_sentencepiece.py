@@ -1,5 +1,6 @@
 """SentencePiece-style tokenizers give the reference's tokens in our engine, on every path through it."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +12,9 @@ import samples
 from sentencepieces import CONFIGS, documents, model_of, reference_ids, reference_of
 from shardmill.errors import ShardmillError
 from shardmill.tokens import sentencepiece
+from shardmill.tokens.reference import load_reference
 from shardmill.tokens.sentencepiece import SentencePiece
+from shardmill.tokens.tokenizer import load
 
 pytestmark = pytest.mark.skipif(sentencepiece._library() is None, reason="not compiled: no C compiler")
 PATHS = {"this machine": {}, "portable": {"portable": True}, "tables soon full": {"small": True}}
@@ -97,6 +100,17 @@ def test_a_piece_inside_a_document_gets_no_blank_before_it():
             assert inside == reference_ids(reference_of(CONFIGS[inner]()), [piece.decode() for piece in pieces])
     behind = split(*engine.encode([b"x<tag>it", b"it"], [False, True]))
     assert behind[0][-len(behind[1]) :] == behind[1]
+
+
+@pytest.mark.parametrize("name", ["llama 2", "mistral, normalized", "phi 3, normalized", "gemma"])
+def test_the_reference_agrees_about_pieces_inside_a_document(tmp_path, name):
+    config = CONFIGS[name]()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(config), encoding="utf-8")
+    reference, engine = load_reference(load(str(tmp_path))), SentencePiece(model_of(config))
+    texts = [text.encode() for text in ["", " ", "▁", *documents(config, 5, 100)]]
+    for begins in (True, False):
+        found = split(*engine.encode(texts, begins))
+        assert found == [reference.encode(text, begins=begins).tolist() for text in texts]
 
 
 def test_threads_that_empty_the_tables_give_the_tokens_of_the_reference():

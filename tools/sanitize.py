@@ -144,9 +144,11 @@ class Engine:
         library.engine_encode.restype = library.engine_words.restype = c_int64
         given, arrays = native.given_to_engine(model, portable=portable)
         with Memory() as memory:
-            copies = [memory.copy(array.tobytes()) for array in arrays]
-            given.vocabulary, given.offsets, given.ids, given.classes = copies[:4]
-            given.merges = copies[4] if len(copies) > 4 else None
+            for name, array in arrays.items():
+                setattr(given, name, memory.copy(array.tobytes()))
+            live = memory.room(12 * given.count)
+            assert library.engine_live(ctypes.byref(given), c_void_p(live)), "no merges"
+            given.live = live
             made = library.engine_new(ctypes.byref(given))
         assert made, "no engine"
         self._library, self._engine = library, c_void_p(made)

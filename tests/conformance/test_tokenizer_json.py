@@ -40,6 +40,7 @@ SENTENCEPIECES = {
     },
     "llama2": {"normalizer": PREPENDS},
     "phi3": {"normalizer": PREPENDS, "added": ["m!ll", "<mill>"]},
+    "all_flags": {"normalizer": PREPENDS, "added": [*sentencepieces.NORMALIZED, {"content": "<mill>", "rstrip": True}]},
     "mistral": {
         "normalizer": None,
         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False},
@@ -158,6 +159,7 @@ FAMILIES = {
     "gemma": "sentencepiece",
     "llama2": "sentencepiece",
     "phi3": "sentencepiece",
+    "all_flags": "sentencepiece",
     "mistral": "sentencepiece",
     "gpt2": "gpt2",
     "qwen3": "spaces",

@@ -16,7 +16,7 @@ from shardmill.job.plan import Block, Checked, Part
 from shardmill.job.split import Splitter
 from shardmill.record.manifest import Counts
 from shardmill.tokens.encoder import Encoder
-from shardmill.tokens.reference import Ids
+from shardmill.tokens.model import Ids
 
 Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
 _COUNTED = tuple(field.name for field in dataclasses.fields(Counts))

@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.tokens.added import TEXT, Added
-from shardmill.tokens.model import AddedToken, Model
+from shardmill.tokens.model import AddedToken, Ids, Model, TokenCounts
 from shardmill.tokens.native import Native
 from shardmill.tokens.normalize import normalize
-from shardmill.tokens.reference import Ids, TokenCounts
 
 Rows = npt.NDArray[np.int64]
 """For each stretch of a piece: the number of the piece, and the id of the added token that it is, or TEXT."""

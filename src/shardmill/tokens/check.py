@@ -8,7 +8,7 @@ import xxhash
 
 from shardmill.errors import MismatchError
 from shardmill.tokens.encoder import Engines, reference_ids
-from shardmill.tokens.reference import Ids, TokenCounts
+from shardmill.tokens.model import Ids, TokenCounts
 
 # The share of CPU time that comparing may take. How much text that is depends on the reference.
 SHARE = 0.015

@@ -12,7 +12,8 @@ from shardmill.spec import Engine
 from shardmill.system.names import show
 from shardmill.tokens import native, normalize, sentencepiece
 from shardmill.tokens.bytelevel import ByteLevel
-from shardmill.tokens.reference import Ids, Later, Reference, TokenCounts, load_reference
+from shardmill.tokens.model import Ids, TokenCounts
+from shardmill.tokens.reference import Later, Reference, load_reference
 from shardmill.tokens.sentencepiece import SentencePiece
 from shardmill.tokens.tokenizer import Tokenizer
 

@@ -9,6 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+Ids = npt.NDArray[np.unsignedinteger[Any]]
+TokenCounts = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
@@ -80,6 +83,8 @@ class Model:
     merges: npt.NDArray[np.uint32] | None
     """In order, the numbers (not ids) of two tokens each; None: any two parts that make a token, ranked by its id, as
     tiktoken does it."""
+    live: npt.NDArray[np.uint32] | None = None
+    """For bytes only: what native.with_live finds. For each token the rank of the one merge that gives it, and its parts."""
     shape: Shape | None = None
     """For bytes only."""
     whole_words: bool = False
@@ -116,24 +121,18 @@ class Model:
     def facts(self) -> dict[str, Any]:
         """All but the arrays, as JSON takes it."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name in ("tokens", "ids", "merges"):
+        for name in ("tokens", "ids", "merges", "live"):
             del found[name]
         found["shape"] = self.shape and dataclasses.asdict(self.shape)
         return {**found, "added": [dataclasses.astuple(token) for token in self.added]}
 
     @classmethod
-    def restored(
-        cls,
-        facts: dict[str, Any],
-        tokens: Texts,
-        ids: npt.NDArray[np.uint32],
-        merges: npt.NDArray[np.uint32] | None,
-    ) -> "Model":
-        """The Model that had these facts."""
+    def restored(cls, facts: dict[str, Any], **arrays: Any) -> "Model":
+        """The Model that had these facts and arrays."""
         shape = facts["shape"] and Shape(**facts["shape"])
         names = [field.name for field in dataclasses.fields(AddedToken)]
         added = tuple(AddedToken(**dict(zip(names, token, strict=True))) for token in facts["added"])
-        return cls(tokens=tokens, ids=ids, merges=merges, **{**facts, "shape": shape, "added": added})
+        return cls(**arrays, **{**facts, "shape": shape, "added": added})
 
 
 def merge_numbers(tokens: Sequence[Any], parts: Sequence[Any]) -> npt.NDArray[np.uint32]:

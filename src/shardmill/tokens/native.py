@@ -2,6 +2,7 @@
 
 import weakref
 from ctypes import CDLL, Structure, byref, c_char_p, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,8 +12,7 @@ import numpy.typing as npt
 from shardmill.errors import ShardmillError
 from shardmill.system import compiled
 from shardmill.tokens import classes
-from shardmill.tokens.model import Model, Shape
-from shardmill.tokens.reference import Ids, TokenCounts
+from shardmill.tokens.model import Ids, Model, Shape, TokenCounts
 
 # Goes up with every change that could change a token; the compiled library has one too.
 VERSION = 2
@@ -54,7 +54,7 @@ class _Shape(Structure):
 
 class _Given(Structure):
     _fields_ = [
-        *((name, c_void_p) for name in ("vocabulary", "offsets", "ids", "merges", "classes")),
+        *((name, c_void_p) for name in ("vocabulary", "offsets", "ids", "merges", "live", "classes")),
         ("count", c_uint32),
         ("merge_count", c_uint32),
         ("shape", _Shape),
@@ -69,8 +69,9 @@ class Native:
         library = _library()
         assert library is not None and model.shape is not None, "ask why_not first"
         self._library = library
+        model = with_live(model)
         given, _kept = given_to_engine(model, portable=portable)
-        self._engine = library.engine_new(byref(given))
+        self._engine = library.engine_new(byref(given)) if model.live is not None else None
         if not self._engine:
             raise ShardmillError("out of memory for the native engine, or it does not support this vocabulary")
         weakref.finalize(self, library.engine_free, self._engine)
@@ -100,17 +101,39 @@ class Native:
         return int(self._library.engine_memory(self._engine))
 
 
-def given_to_engine(model: Model, *, portable: bool) -> tuple[_Given, list[npt.NDArray[Any]]]:
+def with_live(model: Model) -> Model:
+    """The Model with the merges that can happen, which take most of the time to find; as it is where that cannot be done.
+
+    >>> with_live(Model.of({b"a": 0, b"b": 1, b"ab": 2}, [(b"a", b"b")], scheme="bytes")).live
+    array([[4294967295,          0,          0],
+           [4294967295,          0,          0],
+           [         0,          0,          1]], dtype=uint32)
+    """
+    library = _library()
+    if library is None or model.live is not None or model.scheme != "bytes":
+        return model
+    live = np.empty((len(model.tokens), 3), np.uint32)
+    given, _kept = given_to_engine(model)
+    return replace(model, live=live) if library.engine_live(byref(given), live.ctypes) else model
+
+
+def given_to_engine(model: Model, *, portable: bool = False) -> tuple[_Given, dict[str, npt.NDArray[Any]]]:
     """A tokenizer as the C sees it, and the arrays that it points to."""
-    assert model.shape is not None
-    table = classes.find(model.classes, digits=model.shape.first == "digits")
-    assert table is not None, "ask why_not first"
-    kept: list[npt.NDArray[Any]] = [model.tokens.joined, model.tokens.offsets, model.ids, table]
-    given = _Given(count=len(model.tokens), shape=_row(model.shape, whole_words=model.whole_words), portable=portable)
-    given.vocabulary, given.offsets, given.ids, given.classes = (array.ctypes.data for array in kept)
+    kept: dict[str, npt.NDArray[Any]] = {"vocabulary": model.tokens.joined, "offsets": model.tokens.offsets}
+    kept["ids"] = model.ids
     if model.merges is not None:
-        kept.append(np.ascontiguousarray(model.merges))
-        given.merges, given.merge_count = kept[-1].ctypes.data, len(model.merges)
+        kept["merges"] = np.ascontiguousarray(model.merges)
+    if model.live is not None:
+        kept["live"] = np.ascontiguousarray(model.live)
+    given = _Given(count=len(model.tokens), portable=portable)
+    given.merge_count = 0 if model.merges is None else len(model.merges)
+    if model.shape is not None:
+        given.shape = _row(model.shape, whole_words=model.whole_words)
+        table = classes.find(model.classes, digits=model.shape.first == "digits")
+        assert table is not None, "ask why_not first"
+        kept["classes"] = table
+    for name, array in kept.items():
+        setattr(given, name, array.ctypes.data)
     return given, kept
 
 
@@ -135,6 +158,7 @@ def _library() -> CDLL | None:
     library = compiled.load("tokens/native/engine.so", VERSION)
     if library is not None:
         compiled.declare(library, "engine_new", c_void_p, c_void_p)
+        compiled.declare(library, "engine_live", c_int, c_void_p, c_void_p)
         compiled.declare(library, "engine_free", None, c_void_p)
         pointers = c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
         compiled.declare(library, "engine_encode", c_int64, *pointers)

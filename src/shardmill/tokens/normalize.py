@@ -29,20 +29,26 @@ def why_not() -> str | None:
     """Why text cannot be normalized here; None if it can."""
     if _library() is None:
         return "shardmill's C was not compiled"
-    version = f"tokenizers {metadata.version('tokenizers')}"
-    if version not in _table()["made_with"]:
-        return f"normal form C was not swept for {version}; `make classes` does it"
+    if _table() is None:
+        return f"it is not known what {_installed()} does in normal form C"
     return None
 
 
 def normalize(pieces: list[bytes]) -> list[bytes]:
     """Each piece in normal form C; most come back as they are."""
-    return [piece if piece.isascii() else _normalize(piece) for piece in pieces]
-
-
-def _normalize(piece: bytes) -> bytes:
     library, (kinds, pairs) = _library(), _arrays()
     assert library is not None, "ask why_not first"
+    count = len(pieces)
+    sizes = np.fromiter(map(len, pieces), np.int64, count)
+    suspect = np.empty(count, np.uint8)
+    given = (c_char_p * count)(*pieces), sizes.ctypes, count, kinds.ctypes, pairs.ctypes, len(pairs)
+    if not library.nfc_suspects(*given, suspect.ctypes):
+        return pieces
+    return [_normalize(library, piece) if flag else piece for piece, flag in zip(pieces, suspect.tolist(), strict=True)]
+
+
+def _normalize(library: CDLL, piece: bytes) -> bytes:
+    kinds, pairs = _arrays()
     done, copied = list[bytes](), 0
     spans = np.empty((_SPANS, 2), np.int64)
     position = c_int64(0)
@@ -65,16 +71,21 @@ def _by_reference(span: bytes) -> bytes:
 _kept = lru_cache(maxsize=_KEPT)(_by_reference)
 
 
-def _table() -> dict[str, Any]:
-    """What tools/make_nfc.py found."""
-    found: dict[str, Any] = json.loads((resources.files("shardmill.tokens") / TABLE).read_bytes())
-    return found
+def _installed() -> str:
+    return f"tokenizers {metadata.version('tokenizers')}"
+
+
+def _table() -> dict[str, Any] | None:
+    """What tools/make_nfc.py found for the installed version."""
+    tables: list[dict[str, Any]] = json.loads((resources.files("shardmill.tokens") / TABLE).read_bytes())["tables"]
+    return next((table for table in tables if _installed() in table["made_with"]), None)
 
 
 @lru_cache(maxsize=1)
 def _arrays() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
     """The kind of each code point, and the pairs that compose."""
     table = _table()
+    assert table is not None, "ask why_not first"
     runs = np.array(table["runs"], np.int64)
     kinds = np.repeat(runs[:, 1].astype(np.uint8), np.diff(np.append(runs[:, 0], _KINDS)))
     pairs = [before << 32 | int(joining) for joining, all_before in table["pairs"].items() for before in all_before]
@@ -87,4 +98,6 @@ def _library() -> CDLL | None:
     if library is not None:
         arrays = c_void_p, c_void_p, c_int64, c_void_p, c_int64
         compiled.declare(library, "nfc_spans", c_int64, c_char_p, c_int64, c_void_p, *arrays)
+        given = c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p
+        compiled.declare(library, "nfc_suspects", c_int64, *given)
     return library

@@ -2,18 +2,15 @@
 
 import threading
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from shardmill.errors import UsageError
 from shardmill.system.names import show
 from shardmill.tokens.families import is_panic
+from shardmill.tokens.model import Ids
 from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, read_ranks
-
-Ids = npt.NDArray[np.unsignedinteger[Any]]
-TokenCounts = npt.NDArray[np.int64]
 
 
 class Reference(Protocol):
@@ -104,29 +101,21 @@ class TokenizersReference:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._prepends = not isinstance(tokenizer.model, str) and tokenizer.model.prepend
-        self._added = {
-            number for number, token in self._tokenizer.get_added_tokens_decoder().items() if not token.special
-        }
-        self._making = threading.Lock()
-        self._continued: Any = None
+        self._alone = self._loner() if self._prepends else b""
 
     def encode(self, text: bytes, *, begins: bool = True) -> Ids:
         if begins or not self._prepends:
-            return self._encode(self._tokenizer, text)
-        ids = self._encode(self._without_prepending(), text)
-        after = np.flatnonzero(np.isin(ids, list(self._added)))
-        if not len(after):
-            return ids
-        others = self._encode(self._tokenizer, text)  # which puts ▁ behind each added token too
-        return np.concatenate([ids[: after[0]], others[np.flatnonzero(np.isin(others, list(self._added)))[0] :]])
+            return self._encode(text)
+        # SentencePiece's ▁ is put before the other character.
+        return self._encode(self._alone + text)[len(self._encode(self._alone)) :]
 
     def decode(self, ids: list[int]) -> bytes:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False)).encode()
 
-    def _encode(self, tokenizer: Any, text: bytes) -> Ids:
+    def _encode(self, text: bytes) -> Ids:
         # encode() would hold the GIL; the batch call does not, and one item keeps it on one thread.
         try:
-            encoded = tokenizer.encode_batch_fast([text.decode()], add_special_tokens=False)[0]
+            encoded = self._tokenizer.encode_batch_fast([text.decode()], add_special_tokens=False)[0]
         except BaseException as e:
             if not is_panic(e):
                 raise
@@ -134,19 +123,13 @@ class TokenizersReference:
             raise UsageError(f"{show(self._source)}: fails on the text that begins {begin!r}: {show(str(e))}") from e
         return np.array(encoded.ids, np.uint32)
 
-    def _without_prepending(self) -> Any:
-        """The same tokenizer for text that continues a document: SentencePiece's ▁ is not put before it."""
-        with self._making:
-            if self._continued is None:
-                from tokenizers import Tokenizer, normalizers, pre_tokenizers
-
-                self._continued = Tokenizer.from_str(self._tokenizer.to_str())
-                self._continued.encode_special_tokens = True
-                if self._tokenizer.normalizer is not None:
-                    self._continued.normalizer = normalizers.Replace(" ", "▁")
-                else:
-                    self._continued.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="never", split=False)
-            return self._continued
+    def _loner(self) -> bytes:
+        """A character without a token: it becomes bytes, and joins nothing that follows it."""
+        added = "".join(token.content for token in self._tokenizer.get_added_tokens_decoder().values())
+        private = map(chr, range(0x10FFFD, 0xF0000, -1))
+        return next(
+            char for char in private if self._tokenizer.token_to_id(char) is None and char not in added
+        ).encode()
 
     def _check_ids(self, tokenizer: Tokenizer) -> None:
         """The library assigns its own ids to added tokens if those in the file do not follow the vocabulary."""

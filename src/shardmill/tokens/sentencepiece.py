@@ -11,9 +11,8 @@ import numpy as np
 from shardmill.errors import ShardmillError
 from shardmill.system import compiled
 from shardmill.tokens.added import Added
-from shardmill.tokens.model import AddedToken, Model
+from shardmill.tokens.model import AddedToken, Ids, Model, TokenCounts
 from shardmill.tokens.native import VERSION
-from shardmill.tokens.reference import Ids, TokenCounts
 
 _NEVER, _EACH, _FIRST = range(3)
 # The engine stores up to 16 ids at a time.

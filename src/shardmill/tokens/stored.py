@@ -16,10 +16,11 @@ import xxhash
 
 from shardmill.errors import ShardmillError
 from shardmill.io import storage
+from shardmill.tokens import native
 from shardmill.tokens.model import Model, Texts
 
 # Goes up with every change to what is compiled, or to how it is stored.
-VERSION = 1
+VERSION = 2
 _MAGIC = b"shardmill tokenizer\n"
 _CHECKSUM_BYTES = 16
 
@@ -29,14 +30,14 @@ Array = npt.NDArray[Any]
 def from_model(model: Model) -> tuple[dict[str, Any], dict[str, Array]]:
     """What is stored of a Model."""
     arrays: dict[str, Array] = {"tokens": model.tokens.joined, "offsets": model.tokens.offsets, "ids": model.ids}
-    if model.merges is not None:
-        arrays["merges"] = model.merges
-    return model.facts(), arrays
+    some = {"merges": model.merges, "live": model.live}
+    return model.facts(), arrays | {name: array for name, array in some.items() if array is not None}
 
 
 def to_model(facts: dict[str, Any], arrays: dict[str, Array]) -> Model:
     tokens = Texts(arrays["tokens"], arrays["offsets"])
-    return Model.restored(facts, tokens, arrays["ids"], arrays.get("merges"))
+    some = {name: arrays.get(name) for name in ("merges", "live")}
+    return Model.restored(facts, tokens=tokens, ids=arrays["ids"], **some)
 
 
 def read(cache: Path, digest: str) -> tuple[dict[str, Any], dict[str, Array]] | None:
@@ -72,7 +73,7 @@ def _arrays(shapes: dict[str, Any], content: memoryview) -> dict[str, Array]:
 
 def _key(digest: str) -> str:
     """What the content depends on. The library is asked about patterns that are not known."""
-    return f"{VERSION} / tokenizers {metadata.version('tokenizers')} / {digest}"
+    return f"{VERSION} / {native.version()} / tokenizers {metadata.version('tokenizers')} / {digest}"
 
 
 def _file(cache: Path, digest: str) -> Path:

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from shardmill.errors import TemporaryError, UsageError
 from shardmill.system.names import show
-from shardmill.tokens import stored
+from shardmill.tokens import native, stored
 from shardmill.tokens.compile import byte_alphabet, compile_encoding, compile_json, spelled
 from shardmill.tokens.cuts import Cuts, Family, adjacent_bytes
 from shardmill.tokens.families import family_of
@@ -233,6 +233,8 @@ def _kept(cache: Path | None, name: str, source: Path, digest: str, make: Callab
         return Tokenizer(name=name, source=source, digest=digest, cuts=cuts, model=compiled, **facts)
     made = make()
     if cache:
+        model = made.model if isinstance(made.model, str) else native.with_live(made.model)
+        made = replace(made, model=model)
         facts = {key: getattr(made, key) for key in ("kind", "size", "specials", "family", "memory")}
         compiled, arrays = (made.model, {}) if isinstance(made.model, str) else stored.from_model(made.model)
         stored.write(cache, digest, {**facts, "model": compiled}, {**arrays, "adjacent": made.cuts.adjacent})

@@ -96,7 +96,7 @@ int64_t nfc_spans(const uint8_t *text, int64_t size, int64_t *from, const uint8_
             last = kind;
         } else {
             if (count == room)
-                break;
+                break; /* the run is looked at again */
             for (at += length; at < size && kind_of(&table, decode(text + at, &length)); at += length)
                 ;
             if (count && spans[2 * count - 1] == starter)
@@ -110,4 +110,17 @@ int64_t nfc_spans(const uint8_t *text, int64_t size, int64_t *from, const uint8_
     }
     *from = at < size ? starter : size;
     return count;
+}
+
+/* Whether NFC might change a piece, for each of them; how many there are. */
+int64_t nfc_suspects(const uint8_t *const *pieces, const int64_t *sizes, int64_t count, const uint8_t *kinds,
+                     const uint64_t *pairs, int64_t pair_count, uint8_t *suspect)
+{
+    int64_t suspects = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t from = 0, span[2];
+        suspect[i] = nfc_spans(pieces[i], sizes[i], &from, kinds, pairs, pair_count, span, 1) > 0;
+        suspects += suspect[i];
+    }
+    return suspects;
 }

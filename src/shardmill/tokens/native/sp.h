@@ -193,6 +193,10 @@ typedef struct {
 enum { SP_GOOD, SP_NO_MEMORY, SP_UNKNOWN_RESULT, SP_BYTES_MERGED, SP_TOO_MANY, SP_TOO_LONG, SP_TWICE };
 int sp_build(Sp *e, const Vocabulary *v);
 
+/* sp_pairs.c */
+void *sp_table(size_t size, size_t *memory);
+int sp_hash_pairs(Pairs *p, u32 slots, const u64 *list, u32 count, size_t *memory);
+
 /* sp_merge.c: a piece of any length → its ids, or NULL without memory */
 u32 *sp_merge(const Sp *e, const u8 *s, size_t n, u32 *out);
 u32 sp_unmerged(const Sp *e, const u8 *s, size_t n, u32 *out);

@@ -5,8 +5,6 @@
 
 enum {
     MOST_MERGES = 1 << 24,
-    FULL_BUCKET = 64,
-    TRIED_STEPS = 1 << 16,
     LONGEST_TOKEN = 1024,
     NO_RANK = 0xFFFFFF,
     NO_TOKEN = 0xFFFFFFFF,
@@ -23,15 +21,6 @@ typedef struct {
     u64 *last_pair; /* and of what */
     u32 *symbol;    /* of each token */
 } Building;
-
-/* Large tables in huge pages, small ones in what they need. */
-static void *table(size_t size, size_t *memory)
-{
-    if (size >= 1 << 20)
-        return new_table(size, memory);
-    *memory += size;
-    return calloc(1, size);
-}
 
 static const u8 *spelling(const Vocabulary *v, u32 token, u32 *n)
 {
@@ -164,7 +153,7 @@ static int map_characters(Sp *e, Building *b, u32 *used)
         if (n && n <= 4 && points_of(s, n, points) == 1 && !e->page[points[0] >> 8])
             e->page[points[0] >> 8] = (u16)pages++;
     }
-    e->pages = table((size_t)pages * 256 * sizeof(u32), &e->memory);
+    e->pages = sp_table((size_t)pages * 256 * sizeof(u32), &e->memory);
     if (!e->pages)
         return SP_NO_MEMORY;
     memset(e->pages, 0xFF, (size_t)pages * 256 * sizeof(u32));
@@ -237,7 +226,7 @@ static int number_symbols(Sp *e, Building *b, u32 pages)
             e->pages[i] = count++;
         }
     e->symbols = count;
-    e->ids = table((size_t)count * sizeof(u32), &e->memory);
+    e->ids = sp_table((size_t)count * sizeof(u32), &e->memory);
     if (!e->ids)
         return SP_NO_MEMORY;
     for (u32 t = 0; t < b->v->count; t++)
@@ -246,74 +235,22 @@ static int number_symbols(Sp *e, Building *b, u32 pages)
     return count && count < NO_SYMBOL ? SP_GOOD : SP_TOO_MANY;
 }
 
-/* The first step that brings all pairs of a bucket to free slots. */
-static int place_bucket(Pairs *p, u32 bucket, const u64 *pairs, u32 n)
-{
-    u32 slots[FULL_BUCKET];
-    for (u32 step = 0; step < TRIED_STEPS; step++) {
-        u32 placed = 0;
-        for (; placed < n; placed++) {
-            slots[placed] = symbols_slot(hash_symbols(pairs[placed] >> SYMBOL_BITS), step, p->mask);
-            if (p->slots[slots[placed]] != ~0ull)
-                break;
-            p->slots[slots[placed]] = pairs[placed];
-        }
-        if (placed == n) {
-            p->steps[bucket] = (u16)step;
-            return 1;
-        }
-        while (placed)
-            p->slots[slots[--placed]] = ~0ull;
-    }
-    return 0;
-}
-
-/* A perfect hash: the fullest buckets find their places first. */
-static int place_pairs(Pairs *p, const u64 *list, u32 count, u32 buckets)
-{
-    u64 *sorted = malloc(((size_t)count + 1) * sizeof(u64));
-    u32 *begin = calloc((size_t)buckets + 2, sizeof(u32));
-    int good = sorted && begin;
-    if (good) {
-        for (u32 i = 0; i < count; i++)
-            begin[(hash_symbols(list[i] >> SYMBOL_BITS) >> p->bucket_shift) + 2]++;
-        for (u32 i = 2; i < buckets + 2; i++) {
-            good &= begin[i] <= FULL_BUCKET;
-            begin[i] += begin[i - 1];
-        }
-        for (u32 i = 0; i < count; i++)
-            sorted[begin[(hash_symbols(list[i] >> SYMBOL_BITS) >> p->bucket_shift) + 1]++] = list[i];
-    }
-    for (u32 size = FULL_BUCKET; size && good; size--)
-        for (u32 i = 0; i < buckets && good; i++)
-            if (begin[i + 1] - begin[i] == size)
-                good = place_bucket(p, i, sorted + begin[i], size);
-    free(sorted);
-    free(begin);
-    return good;
-}
-
 static int hash_pairs(Sp *e, const Building *b)
 {
     u32 slots = 512, count = 0;
-    while (slots < e->merged_symbols + e->merged_symbols / 4)
-        slots *= 2;
-    Pairs *p = &e->pairs;
-    p->mask = slots - 1;
-    p->bucket_shift = 64 - (u32)__builtin_ctz(slots / 8);
-    p->slots = table((size_t)slots * sizeof(u64), &e->memory);
-    p->steps = table((size_t)slots / 8 * sizeof(u16), &e->memory);
     u64 *list = malloc(((size_t)e->merged_symbols + 1) * sizeof(u64));
-    int good = p->slots && p->steps && list;
-    if (good) {
-        memset(p->slots, 0xFF, (size_t)slots * sizeof(u64));
-        for (u32 t = 0; t < b->v->count; t++)
-            if (b->last[t] != NO_RANK) {
-                u32 left = b->symbol[b->last_pair[t] >> SYMBOL_BITS], right = b->symbol[b->last_pair[t] & NO_SYMBOL];
-                list[count++] = ((u64)left << SYMBOL_BITS | right) << SYMBOL_BITS | b->symbol[t];
-            }
-        good = place_pairs(p, list, count, slots / 8);
-    }
+    if (!list)
+        return SP_NO_MEMORY;
+    for (u32 t = 0; t < b->v->count; t++)
+        if (b->last[t] != NO_RANK) {
+            u32 left = b->symbol[b->last_pair[t] >> SYMBOL_BITS], right = b->symbol[b->last_pair[t] & NO_SYMBOL];
+            list[count++] = ((u64)left << SYMBOL_BITS | right) << SYMBOL_BITS | b->symbol[t];
+        }
+    while (slots < count + count / 10) /* as full as can be: it is read in no order */
+        slots *= 2;
+    int good = 0;
+    for (u32 i = 0; i < 3 && !good; i++)
+        good = sp_hash_pairs(&e->pairs, slots << i, list, count, &e->memory);
     free(list);
     return good ? SP_GOOD : SP_NO_MEMORY;
 }
@@ -325,7 +262,7 @@ static int note_neighbours(Sp *e, const Building *b)
     e->joined_shift = 64 - 18; /* of the bits at most an eighth is set */
     while (1ull << (64 - e->joined_shift) < 8ull * e->merged_symbols)
         e->joined_shift--;
-    e->joined = table(1ull << (64 - e->joined_shift - 3), &e->memory);
+    e->joined = sp_table(1ull << (64 - e->joined_shift - 3), &e->memory);
     if (!e->joined)
         return SP_NO_MEMORY;
     memset(e->apart, 1, sizeof e->apart);
