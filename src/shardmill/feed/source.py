@@ -194,6 +194,11 @@ class TokenFiles:
             found.checked = now
         return found
 
+    def stamp(self) -> str:
+        """Another one if a file is another, or was changed."""
+        files = [(os.path.abspath(file.path), file.size, file.modified) for file in self.files]
+        return xxhash.xxh3_64_hexdigest(repr(files).encode())
+
     def edges(self, file: _File) -> bytes:
         """The first and last bytes of a file."""
         with open(file.path, "rb") as stream:
