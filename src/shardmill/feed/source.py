@@ -156,11 +156,12 @@ class TokenFiles:
         if (starts + counts > self._ends[numbers]).any():
             starts, counts, numbers = self._within_files(starts, counts, numbers)
         now, width = time.monotonic(), self.dtype.itemsize
-        files = [self._descriptor(number, now) for number in numbers.tolist()]
+        order = numbers.tolist()
+        files = {number: self._descriptor(number, now) for number in set(order)}
         offsets = self._offsets[numbers] + starts * width
         out = np.empty(int(counts.sum()), self.dtype)
-        read = _read_spans([file.number for file in files], offsets, counts * width, out)
-        if read < len(files):
+        read = _read_spans([files[number].number for number in order], offsets, counts * width, out)
+        if read < len(order):
             raise _changed(self.files[int(numbers[read])], "ends too early")
         return out
 

@@ -110,7 +110,7 @@ class Windows:
         return made
 
     def _read(self, samples: Numbers, corpora: Numbers, numbers: Numbers) -> Rows:
-        present = np.unique(corpora).tolist()
+        present = np.unique(corpora).tolist() if len(self._rows) > 1 else [0]
         if len(present) == 1:
             return self._read_from(present[0], samples, numbers)
         shape = len(samples), self._length
