@@ -90,6 +90,14 @@ def test_tokens_are_found_at_every_offset_of_a_long_text():
     assert finder.split([b"none", b"", b"<b>" * 99]) is None
 
 
+def test_a_long_run_of_tokens_that_take_white_space_takes_no_longer():
+    """Story: each newline looked for the end of the run, or for its beginning."""
+    for flags in ({"rstrip": True}, {"lstrip": True}, {"rstrip": True, "lstrip": True}):
+        finder = Added([AddedToken(content="\n", id=3, **flags)])
+        found = finder.split([b"x" + b"\n" * 100_000])
+        assert len(found) == (2 if len(flags) == 2 else 100_001)
+
+
 def test_many_first_bytes_are_no_obstacle():
     tokens = [AddedToken(content=chr(point) + "!", id=point) for point in range(33, 127)]
     assert Added(tokens).split([b"12 34A!5"]).tolist() == [[0, 0, 5, TEXT], [0, 5, 7, 65], [0, 7, 8, TEXT]]

@@ -68,6 +68,14 @@ def test_a_text_gives_the_same_tokens_wherever_it_begins(engine, truth):
     assert differing(engine, truth, [("ab" * (WINDOW // 2 + n) + " =") * 2 for n in (-2, -1, 0, 1, 700)]) == []
 
 
+def test_a_character_across_the_end_of_a_window_is_read_whole(engine, truth):
+    """Story: when less than 32 bytes followed a window, half of its last character was taken for another one."""
+    words = samples.CHINESE_WITHOUT_PUNCTUATION * 12
+    for end in range(WINDOW - 4, WINDOW + 40):
+        text = ("x" * (end % 3) + words).encode()[:end].decode(errors="ignore")
+        assert differing(engine, truth, [text]) == []
+
+
 @pytest.mark.parametrize("run", ["a", " ", "=", "▁", "\n", "\t", "é", "文", "ab ", "\x7f", "<unused1>", "word\n"])
 def test_a_run_of_anything_gives_the_tokens_of_the_reference(run):
     for name in ("llama 2", "gemma", "phi 3"):

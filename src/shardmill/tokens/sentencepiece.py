@@ -36,6 +36,7 @@ class _Vocabulary(Structure):
         ("offsets", c_void_p),
         ("ids", c_void_p),
         ("merges", c_void_p),
+        ("live", c_void_p),
         ("count", c_uint32),
         ("merge_count", c_uint32),
     )
@@ -62,6 +63,25 @@ def why_not() -> str | None:
     return None
 
 
+def with_live(model: Model) -> Model:
+    """The Model with the merges that can happen, which take most of the time to find; as it is where that cannot be done."""
+    try:
+        return model if _library() is None else _with_live(model)
+    except ShardmillError:
+        return model
+
+
+def _with_live(model: Model) -> Model:
+    library = _library()
+    assert library is not None
+    live = np.empty((len(model.tokens), 3), np.uint32)
+    if model.live is not None:
+        return model
+    if why := library.sp_live(byref(_vocabulary(model)), live.ctypes):
+        raise ShardmillError(_REASONS[why])
+    return replace(model, live=live)
+
+
 class SentencePiece:
     """One engine for any number of threads, which share what it has learned. Its memory is fixed.
 
@@ -79,6 +99,7 @@ class SentencePiece:
         prepend = _NEVER if not model.prepend else _FIRST if model.metaspace else _EACH
         pointers = [each.pointer if each else None for each in (added, normalized)]
         asked = _Asked(*pointers, closed.ctypes.data, prepend, model.metaspace, portable, small)
+        model = _with_live(model)
         vocabulary, why = _vocabulary(model), c_int(0)
         self._library = library
         self._engine = library.sp_new(byref(vocabulary), byref(asked), byref(why))
@@ -143,8 +164,9 @@ def _closed_bytes(tokens: Sequence[AddedToken]) -> list[int]:
 def _vocabulary(model: Model) -> _Vocabulary:
     """As C takes it: pointers to the arrays of the Model."""
     assert model.merges is not None
-    arrays = model.tokens.joined, model.tokens.offsets, model.ids, model.merges
-    return _Vocabulary(*(array.ctypes.data for array in arrays), len(model.tokens), len(model.merges))
+    arrays = model.tokens.joined, model.tokens.offsets, model.ids, model.merges, model.live
+    pointers = (None if array is None else array.ctypes.data for array in arrays)
+    return _Vocabulary(*pointers, len(model.tokens), len(model.merges))
 
 
 @lru_cache(maxsize=1)
@@ -152,6 +174,7 @@ def _library() -> CDLL | None:
     library = compiled.load("tokens/native/engine.so", VERSION)
     if library is not None:
         compiled.declare(library, "sp_new", c_void_p, POINTER(_Vocabulary), POINTER(_Asked), c_void_p)
+        compiled.declare(library, "sp_live", c_int, POINTER(_Vocabulary), c_void_p)
         compiled.declare(library, "sp_free", None, c_void_p)
         given = c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
         compiled.declare(library, "sp_encode", c_int64, *given)

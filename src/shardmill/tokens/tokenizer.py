@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from shardmill.errors import TemporaryError, UsageError
 from shardmill.system.names import show
-from shardmill.tokens import native, stored
+from shardmill.tokens import native, sentencepiece, stored
 from shardmill.tokens.compile import byte_alphabet, compile_encoding, compile_json, spelled
 from shardmill.tokens.cuts import Cuts, Family, adjacent_bytes
 from shardmill.tokens.families import family_of
@@ -233,8 +233,9 @@ def _kept(cache: Path | None, name: str, source: Path, digest: str, make: Callab
         return Tokenizer(name=name, source=source, digest=digest, cuts=cuts, model=compiled, **facts)
     made = make()
     if cache:
-        model = made.model if isinstance(made.model, str) else native.with_live(made.model)
-        made = replace(made, model=model)
+        if not isinstance(made.model, str):
+            engine = native if made.model.scheme == "bytes" else sentencepiece
+            made = replace(made, model=engine.with_live(made.model))
         facts = {key: getattr(made, key) for key in ("kind", "size", "specials", "family", "memory")}
         compiled, arrays = (made.model, {}) if isinstance(made.model, str) else stored.from_model(made.model)
         stored.write(cache, digest, {**facts, "model": compiled}, {**arrays, "adjacent": made.cuts.adjacent})

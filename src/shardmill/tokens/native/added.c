@@ -192,10 +192,11 @@ static int stands_alone(const Added *a, const u8 *text, size_t size, size_t star
     return end == size || !is_word(a, character_at(text + end, text + size, &n));
 }
 
-static size_t space_before(const u8 *text, size_t start)
+/* Where the white space before `start` begins, but not before `from`. */
+static size_t space_before(const u8 *text, size_t start, size_t from)
 {
     size_t n;
-    while (start) {
+    while (start > from) {
         const u8 *p = character_before(text, text + start);
         if (!is_space(character_at(p, text + start, &n)))
             break;
@@ -232,11 +233,11 @@ int added_next(const Added *a, const u8 *text, size_t size, Search *search, Foun
         if ((flags & ADDED_SPECIAL) || ((flags & ADDED_SINGLE_WORD) && !stands_alone(a, text, size, start, end)))
             continue;
         if (flags & ADDED_LSTRIP) { /* but not what the token before has taken */
-            start = space_before(text, start);
+            start = space_before(text, start, search->done);
             start = start > search->done ? start : search->done;
         }
         if (flags & ADDED_RSTRIP)
-            end = space_behind(text, size, end);
+            end = search->space = end < search->space ? search->space : space_behind(text, size, end);
         search->done = end;
         if (start >= end) /* the token before has taken all of it */
             continue;
@@ -252,7 +253,7 @@ int64_t added_count(const Added *a, const u8 *const *pieces, const int64_t *size
 {
     int64_t tokens = 0;
     for (int64_t i = 0; i < count; i++) {
-        Search search = {0, 0};
+        Search search = {0};
         Found found;
         while (added_next(a, pieces[i], (size_t)sizes[i], &search, &found))
             tokens++;
@@ -273,7 +274,7 @@ int64_t added_split(const Added *a, const u8 *const *pieces, const int64_t *size
 {
     int64_t(*row)[4] = out;
     for (int64_t i = 0; i < count; i++) {
-        Search search = {0, 0};
+        Search search = {0};
         Found found;
         size_t size = (size_t)sizes[i], done = 0;
         for (; added_next(a, pieces[i], size, &search, &found); done = search.done) {

@@ -9,9 +9,10 @@ enum { ADDED_SPECIAL = 1, ADDED_LSTRIP = 2, ADDED_RSTRIP = 4, ADDED_SINGLE_WORD 
 
 typedef struct Added Added;
 
-/* Where a search stands: `next` is where the next match may begin, `done` is where the last found token ended. */
+/* Where a search stands: `next` is where the next match may begin, `done` is where the last found token ended, `space` is
+ * where the last white space ended that a token has taken. */
 typedef struct {
-    size_t next, done;
+    size_t next, done, space;
 } Search;
 
 /* A token in the text, with the white space that it takes on either side. */

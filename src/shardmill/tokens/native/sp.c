@@ -149,7 +149,7 @@ static u32 *plain(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u3
 /* Text in which tokens are looked for by one search; `prepend` is about its beginning. */
 static u32 *search_normalized(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
 {
-    Search search = {0, 0};
+    Search search = {0};
     Found found;
     size_t done = 0;
     while (out && added_next(e->normalized, s, n, &search, &found)) {
@@ -188,7 +188,7 @@ static u32 *stretch(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, 
 
 static u32 *encode_piece(Sp *e, const u8 *text, size_t size, int starts, u32 *out, NewPieces *learned)
 {
-    Search search = {0, 0};
+    Search search = {0};
     Found found;
     size_t done = 0;
     int each = e->prepend == PREPEND_EACH;

@@ -23,6 +23,7 @@ enum {
     PIECE_PROBES = 8,
     POINTS = 0x200000, /* what four bytes can spell, valid or not */
     UNDERLINE = 0x2581, /* what a blank becomes */
+    LONGEST_TOKEN = 1024,
 };
 
 /* What is merged with what: a perfect hash of left, right and merged symbol. */
@@ -183,14 +184,30 @@ static inline u32 piece_place(u32 hash, u32 probe, u32 mask)
     return ((hash + (probe & ~1u)) ^ (probe & 1)) & mask;
 }
 
-/* sp_build.c: a vocabulary and its merges → the tables. Returns one of the below. */
+/* Tokens are known by their numbers, not their ids. */
 typedef struct {
     const u8 *text;
     const u32 *offsets, *ids;
-    const u32 (*merges)[2]; /* in order of rank, the numbers of two tokens each */
+    const u32 (*merges)[2]; /* in order of rank, two tokens each */
+    const u32 (*live)[3];   /* what sp_live finds */
     u32 count, merge_count;
 } Vocabulary;
+#define SP_NOT_LIVE 0xFFFFFFFFu
 enum { SP_GOOD, SP_NO_MEMORY, SP_UNKNOWN_RESULT, SP_BYTES_MERGED, SP_TOO_MANY, SP_TOO_LONG, SP_TWICE };
+
+static inline const u8 *spelling(const Vocabulary *v, u32 token, u32 *n)
+{
+    *n = v->offsets[token + 1] - v->offsets[token];
+    return v->text + v->offsets[token];
+}
+
+static inline int is_byte_token(const u8 *s, u32 n)
+{
+    return n == 6 && !memcmp(s, "<0x", 3) && s[5] == '>';
+}
+
+/* sp_live.c: a vocabulary and its merges → those that can happen; sp_build.c: these → the tables. One of the above. */
+int sp_live(const Vocabulary *v, u32 (*live)[3]);
 int sp_build(Sp *e, const Vocabulary *v);
 
 /* sp_pairs.c */

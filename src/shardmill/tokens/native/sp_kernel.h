@@ -299,8 +299,8 @@ u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, NewPi
         const u8 *p = text;
         u32 span = size < SP_WINDOW ? (u32)size : SP_WINDOW;
         if (readable < span + SP_PADDING) { /* nothing behind the text is read */
-            memcpy(copy, text, span);
-            memset(copy + span, 0, SP_PADDING);
+            memcpy(copy, text, readable);
+            memset(copy + readable, 0, span + SP_PADDING - readable);
             p = copy;
         }
         u32 count = FN(find_pieces)(e, p, span, at);
