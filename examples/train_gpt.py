@@ -93,9 +93,10 @@ def setup() -> tuple[int, int, torch.device]:
     """The rank, the number of ranks, and the device."""
     if "RANK" not in os.environ:
         return 0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dist.init_process_group()
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    gpus = torch.cuda.device_count()
+    shared = int(os.environ["LOCAL_WORLD_SIZE"]) > gpus  # NCCL wants a GPU for each rank
+    dist.init_process_group("gloo" if shared else None)
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % gpus) if gpus else torch.device("cpu")
     return dist.get_rank(), dist.get_world_size(), device
 
 

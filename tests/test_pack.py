@@ -14,6 +14,7 @@ import shardmill
 from command import run
 from feeding import milled, positions, texts_of
 from shardmill import Documents, InputError, Source, UsageError, Windows, pack
+from shardmill.feed import mixture
 from shardmill.feed import pack as packing
 from shardmill.feed.plan import GOES_ON, HEADER_BYTES, SPAN
 
@@ -215,3 +216,16 @@ def test_documents_of_all_kinds_fit_in_one_batch_of_a_plan(corpus, tmp_path):
     batch = rows.batch(range(4))
     limits = batch["cu_seqlens"]
     assert len(limits) == 4 * most + 1 and limits[0] == 0 and limits[-1] == 4 * 256 and (np.diff(limits) >= 0).all()
+
+
+def test_a_mixture_of_plans_and_windows_says_of_each_row_what_its_corpus_says(corpus, tmp_path):
+    pack(corpus, length=64, output=tmp_path / "p.plan")
+    planned = Source(path=corpus, plan=tmp_path / "p.plan")
+    mixed = Windows({"a": corpus, "b": planned}, length=64, seed=None, weights={"a": 1, "b": 2}, documents=True)
+    alone = [Windows(source, length=64, seed=None, documents=True) for source in (corpus, planned)]
+    batch = mixed.batch(range(60))
+    owners, numbers = mixture.draw(mixed._stages, 0, np.arange(60))
+    assert 10 < owners.sum() < 50
+    for i, (owner, number) in enumerate(zip(owners.tolist(), numbers.tolist())):
+        row = alone[owner].batch([number])
+        assert all((row[name][0] == batch[name][i]).all() for name in row if name != "cu_seqlens")

@@ -298,6 +298,9 @@ def test_ids_beyond_the_vocabulary_are_refused(tmp_path):
     assert rows.batch(range(9))["input_ids"].max() == 89
     with pytest.raises(InputError, match="has the id 100 in sample 9, and the model's vocabulary ends at 95"):
         rows.batch(range(10))
+    few = Windows(positions(tmp_path, 101), length=10, seed=None, vocabulary_size=20)
+    with pytest.raises(InputError, match="has the id 20 in sample 1"):  # only the label of its last token
+        few.batch([1, 0])
 
 
 def test_files_that_change_while_they_are_read_are_refused(tmp_path, monkeypatch):

@@ -67,7 +67,7 @@ def nanogpt(path: Path) -> Callable[[int], object] | None:
 
     def batch(_: int) -> object:
         data = np.memmap(path, np.uint16, "r")
-        starts = torch.randint(len(data) - LENGTH, (ROWS,)).tolist()
+        starts = torch.randint(len(data) - LENGTH, (ROWS,))  # tensors, as there
         return [
             torch.stack(
                 [torch.from_numpy(data[start + shift : start + shift + LENGTH].astype(np.int64)) for start in starts]

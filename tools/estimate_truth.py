@@ -38,6 +38,7 @@ else:
     from backports import zstd
 
 SOURCE_BYTES = 8 << 20
+LEAST_TEXT = 1 << 20
 ALPHABETS = {
     "latin": "etaoinshrdlcumwfgypbvk",
     "cyrillic": "оеаинтсрвлкмдпуяыьгзбчйхжшю",
@@ -84,6 +85,8 @@ def read_sources(folder: Path) -> dict[str, Documents]:
     for path in sorted(folder.glob("*.txt*")):
         with zstd.open(path) if path.suffix == ".zst" else path.open("rb") as file:
             text = file.read(SOURCE_BYTES).decode("utf-8", "ignore")
+        if len(text) < LEAST_TEXT:
+            continue  # repeated, it would compress as no text does
         parts = text.split("\n\n\n")
         sources[path.name] = [part for part in (parts if len(parts) > 50 else text.split("\n\n")) if part.strip()]
     return sources

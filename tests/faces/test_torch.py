@@ -127,7 +127,7 @@ TRAINER = Path(__file__).parents[2] / "examples/train_gpt.py"
 
 
 def command(*options, ranks=1):
-    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--master-port=0"] if ranks > 1 else []
+    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"] if ranks > 1 else []
     return [sys.executable, *launch, str(TRAINER), *options, "--size", "tiny", "--length", "32", "--batch", "12"]
 
 
@@ -142,7 +142,7 @@ def run(folder, *options, ranks=1):
 def seen(folder, name):
     """Sample → checksum; of a step that was repeated after a kill, both times the same."""
     found = {}
-    for path in folder.glob(f"{name}.*"):
+    for path in folder.glob(f"{name}.[0-9]"):
         for line in path.read_text().splitlines():
             sample, digest = line.strip("[]").split(", ")
             assert found.setdefault(int(sample), digest) == digest
@@ -174,7 +174,7 @@ def test_the_trainer_learns_and_says_how_fast_and_how_well(folder):
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", out)]
     assert losses[-1] < losses[1] < losses[0] - 0.2
     bits = float(re.search(r"([\d.]+) bits per byte", out)[1])
-    assert 1 < bits < 4 and re.search(r"tokens/s on 1 × cpu", out) and re.search(r"device waited [\d.]+%", out)
+    assert 1 < bits < 5 and re.search(r"tokens/s on 1 × cpu", out) and re.search(r"device waited [\d.]+%", out)
 
 
 def test_a_trainer_that_is_killed_goes_on_with_other_ranks_and_sees_the_same_rows(folder):

@@ -43,7 +43,7 @@ def document_ends(opened: Opened) -> Mapped:
         path = Path(single.file.path)
     else:
         refuse_unknown(opened)
-        path = Limits().cache_folder() / f"ends-{opened.identity['content']}-{split.eot_id}-{split.eot_side}.u8"
+        path = Limits().cache_folder() / f"ends-{opened.files.stamp()}-{split.eot_id}-{split.eot_side}.u8"
         if not path.exists():
             _write_once(path, split.document_ends())
     ends = Mapped(path, np.dtype("<i8"))
@@ -80,8 +80,9 @@ def _write_once(path: Path, ends: Iterator[npt.NDArray[np.int64]]) -> None:
         raise
 
 
-def begins_in(ends: npt.NDArray[np.int64], starts: Numbers, length: int) -> Flags:
+def begins_in(index: Mapped, starts: Numbers, length: int) -> Flags:
     """Which of the length tokens after each start begin a document; the first always counts as one."""
+    ends = index.array
     first = np.searchsorted(ends, starts, side="right")
     last = np.searchsorted(ends, starts + length, side="left")
     counts = last - first
@@ -89,7 +90,9 @@ def begins_in(ends: npt.NDArray[np.int64], starts: Numbers, length: int) -> Flag
     inside = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     at = ends[first[rows] + inside] - starts[rows]
     if len(at) and (at.min() <= 0 or at.max() >= length):
-        raise InputError("the index of documents is not in ascending order; it is damaged. Prepare the output again")
+        raise InputError(
+            f"{show(index.path)}: the ends of documents are not in ascending order; the index is damaged. Restore it, or prepare the output again"
+        )
     flags = np.zeros((len(starts), length), np.bool_)
     flags[rows, at] = True
     flags[:, 0] = True

@@ -54,7 +54,7 @@ class PlainRows:
         inputs, labels, largest = tokens[:, :-1], tokens[:, 1:], int(raw.max(initial=0))
         if self._documents is None:
             return Rows(inputs=inputs, labels=labels, largest=largest)
-        begins = begins_in(self.ends.array, starts, length + 1)
+        begins = begins_in(self.ends, starts, length + 1)
         labels = labels.copy()
         masked(labels, begins[:, 1:], self.opened.split.eot_id)
         return Rows(inputs=inputs, labels=labels, begins=begins[:, :-1], largest=largest)

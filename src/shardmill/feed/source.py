@@ -156,11 +156,12 @@ class TokenFiles:
         if (starts + counts > self._ends[numbers]).any():
             starts, counts, numbers = self._within_files(starts, counts, numbers)
         now, width = time.monotonic(), self.dtype.itemsize
-        files = [self._descriptor(number, now) for number in numbers.tolist()]
+        order = numbers.tolist()
+        files = {number: self._descriptor(number, now) for number in set(order)}
         offsets = self._offsets[numbers] + starts * width
         out = np.empty(int(counts.sum()), self.dtype)
-        read = _read_spans([file.number for file in files], offsets, counts * width, out)
-        if read < len(files):
+        read = _read_spans([files[number].number for number in order], offsets, counts * width, out)
+        if read < len(order):
             raise _changed(self.files[int(numbers[read])], "ends too early")
         return out
 
@@ -193,6 +194,11 @@ class TokenFiles:
                 raise _changed(file, "was changed")
             found.checked = now
         return found
+
+    def stamp(self) -> str:
+        """Another one if a file is another, or was changed."""
+        files = [(os.path.abspath(file.path), file.size, file.modified) for file in self.files]
+        return xxhash.xxh3_64_hexdigest(repr(files).encode())
 
     def edges(self, file: _File) -> bytes:
         """The first and last bytes of a file."""

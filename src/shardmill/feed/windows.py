@@ -110,7 +110,7 @@ class Windows:
         return made
 
     def _read(self, samples: Numbers, corpora: Numbers, numbers: Numbers) -> Rows:
-        present = np.unique(corpora).tolist()
+        present = np.unique(corpora).tolist() if len(self._rows) > 1 else [0]
         if len(present) == 1:
             return self._read_from(present[0], samples, numbers)
         shape = len(samples), self._length
@@ -127,7 +127,7 @@ class Windows:
     def _read_from(self, corpus: int, samples: Numbers, numbers: Numbers) -> Rows:
         rows = self._rows[corpus].read(self._places(corpus, numbers))
         if self._vocabulary is not None and rows.largest >= self._vocabulary:
-            row = int(samples[np.argmax(rows.inputs.max(axis=1, initial=0))])
+            row = int(samples[np.argmax(np.maximum(rows.inputs.max(axis=1), rows.labels.max(axis=1)))])
             raise InputError(
                 f"{self._rows[corpus].opened.shown}: has the id {rows.largest:,} in sample {row:,}, and the model's vocabulary ends at {self._vocabulary - 1:,}; the tokens are of another tokenizer, or vocabulary_size is too small"
             )

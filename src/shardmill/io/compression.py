@@ -38,6 +38,9 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_ERROR: Any = deflate.error
 _FAILURES = (zlib.error, _GZIP_ERROR, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError)
 _MOST_INDEX = 16 << 20
+_MOST_BLOCKS = 20_000
+_BLOCK_BYTES = 128 << 10  # what a block of zstd decompresses to at most, and usually
+_RLE = 1  # the type of a block that is one byte, repeated
 _SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
 
@@ -72,16 +75,18 @@ def zstd_text_bytes(frame: bytes) -> int | None:
         return None
 
 
-def promised_bytes(source: Reader, likely: float) -> int | None:
+def promised_bytes(source: Reader, read: int, text: int) -> int | None:
     """How many bytes a file decompresses to, if it says: one zstd frame, gzip member or xz stream. Others give None.
 
-    gzip keeps only the last 32 bits of the length; the one nearest to what is likely is taken.
+    So many bytes of it were read, and decompressed to so many. gzip keeps only the last 32 bits of the length: the one
+    nearest to what is likely is taken. A zstd frame without its length has blocks, nearly all of the same length.
     """
     size, head = source.size or 0, source.read(0, 18)
     end = source.read(max(0, size - 12), 12)
+    likely = text * size / max(1, read)
     match compression_of(head):
         case "zstd":
-            return zstd_text_bytes(head)
+            return zstd_text_bytes(head) or _by_blocks(source, read, text)
         case "gzip":
             length = int.from_bytes(end[-4:], "little")
             return length + max(0, round((likely - length) / (1 << 32))) * (1 << 32)
@@ -103,6 +108,29 @@ def _xz_text_bytes(index: bytes) -> int | None:
             number = shift = 0
     blocks = numbers[0] if numbers else 0
     return sum(numbers[2 : 2 * blocks + 2 : 2]) if blocks and len(numbers) > 2 * blocks else None
+
+
+def _by_blocks(source: Reader, read: int, text: int) -> int | None:
+    """The length of a zstd frame's text, from the number of blocks in what was read and in all of it, by their headers."""
+    size, head = source.size or 0, source.read(0, 18)
+    flags = head[4]
+    single = flags >> 5 & 1
+    at = 6 - single + (0, 1, 2, 4)[flags & 3] + (single, 2, 4, 8)[flags >> 6]
+    blocks = before = surely = 0
+    while blocks < _MOST_BLOCKS and at + 3 <= size:
+        header = int.from_bytes(source.read(at, 3), "little")
+        blocks += 1
+        before += at < read
+        surely += at < read - 2 * _INPUT_BYTES  # the decompressor is ahead of the text
+        at += 3 + (1 if header >> 1 & 3 == _RLE else header >> 3)
+        if header & 1:
+            break
+    else:
+        blocks = round(blocks * size / max(1, at))  # as many as follow at this rate
+    if before < 2:
+        return None
+    usual = text / before <= _BLOCK_BYTES <= text / max(1, surely)
+    return round(blocks * (_BLOCK_BYTES if usual else text / before))
 
 
 def _zstd_window(head: bytes) -> int:

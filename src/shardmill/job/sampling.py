@@ -38,9 +38,11 @@ _SMALL_FILES = 4096
 _WHOLE_FILE_BYTES = 64 << 10
 # A file of a thirty-second of the input or more is not left to chance.
 _LARGE_SHARE = 32
-# How much is read of each of many files that must be read from the start, and of each file however short the time.
+# How much is read of each of many files that must be read from the start.
 _HEAD_BYTES = 4 << 20
+# How much is read of a large one, and of all of them, however slow the machine is.
 _LEAST_BYTES = 1 << 20
+_LEAST_IN_ALL = 16 << 20
 # What is encoded of a block is not all from one place, since the next document may be in another language.
 _SLICES = 4
 # A line longer than this is not looked for: then the file is read from its start.
@@ -63,8 +65,9 @@ def sample(
     deadline = time.monotonic() + seconds
     sampler = _Sampler(rules=rules, measure=measure or (lambda _: 0), deadline=deadline, kept=kept)
     if files.total_bytes <= SMALL_BYTES and len(files) <= _SMALL_FILES:
-        all_text = SMALL_BYTES if whole else 0
-        return [sampler.from_start(files, files.total_bytes, encode_up_to=all_text)]
+        read = sampler.from_start(files, files.total_bytes, encode_up_to=SMALL_BYTES if whole else 0)
+        if read.at_end:
+            return [read]
     found: Found = []
     sizes = files.sizes
     for number in np.flatnonzero(sizes * _LARGE_SHARE >= files.total_bytes):
@@ -72,7 +75,8 @@ def sample(
         if not sampler.seeks(file):
             share = int(sizes[number]) / files.total_bytes
             own = dataclasses.replace(sampler, deadline=time.monotonic() + share * seconds)
-            found.append(own.from_start(InputFiles([file]), int(sizes[number])))
+            least = max(_LEAST_BYTES, int(share * _LEAST_IN_ALL))
+            found.append(own.from_start(InputFiles([file]), int(sizes[number]), least=least))
             sizes[number] = 0
     if sizes.any():
         found.append(sampler.across(files, sizes))
@@ -123,8 +127,16 @@ class _Sampler:
                 break
         return found
 
-    def from_start(self, files: InputFiles, size: int, *, most: float = math.inf, encode_up_to: int = 0) -> FromStart:
-        """Spans of these files from the start, until time is up or there are so many bytes of text."""
+    def from_start(
+        self,
+        files: InputFiles,
+        size: int,
+        *,
+        least: int = 1,
+        most: float = math.inf,
+        encode_up_to: int = 0,
+    ) -> FromStart:
+        """Spans of these files from the start: so many bytes of text at least, then until time is up, or so many at most."""
         found = FromStart(total=size)
         encoded = text = done = 0
         halfway = (time.monotonic() + self.deadline) / 2
@@ -137,19 +149,17 @@ class _Sampler:
             done = block.after.offset
             encoded += span.encoded
             text += sum(map(len, texts))
-            if text >= most or (text >= _LEAST_BYTES and time.monotonic() > self.deadline):
+            found.at_end = block.after.file >= len(files)
+            if text >= most or (text >= least and time.monotonic() > self.deadline):
                 break
-        else:
-            found.at_end = True
         if not found.at_end and len(files) == 1:
-            read = sum(span.input for span in found.spans)
             with open_input(files[0]) as reader:
-                found.promised = promised_bytes(reader, done * size / max(1, read))
+                found.promised = promised_bytes(reader, round(sum(span.input for span in found.spans)), done)
         return found
 
     def _from_start(self, file: InputFile) -> tuple[Span, float]:
         """A file as its beginning promises it, and the share of it that was not read."""
-        read = self.from_start(InputFiles([file]), file.size or 0, most=_HEAD_BYTES)
+        read = self.from_start(InputFiles([file]), file.size or 0, least=_LEAST_BYTES, most=_HEAD_BYTES)
         return read.whole(), read.unread
 
     def _at(self, file: InputFile, share: float) -> Span | None:
