@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := $(PIP) -e '.[hub,s3,gcs]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench bench-tokenizers compare picture slow matrix torture interop suites docs faces bench-feed dist wheels docker-steps lock clean
+.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize fuzz bench bench-tokenizers compare picture slow matrix torture interop suites docs faces bench-feed dist wheels docker-steps lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -55,6 +55,9 @@ pythons: native ## the fast tests on each of Python 3.10 to 3.13 that is install
 
 sanitize: $(VENV)/.ready ## run the C under AddressSanitizer, UBSan and ThreadSanitizer; SECONDS_EACH=300 SEED=1 for more
 	$(BIN)/python tools/sanitize.py --seconds $(or $(SECONDS_EACH),60) --seed $(or $(SEED),0)
+
+fuzz: $(VENV)/.ready native ## random texts through the native engine, against the references; SECONDS_EACH=600 SEED=1 for more
+	$(BIN)/python tools/fuzz_engine.py --seconds $(or $(SECONDS_EACH),60) --seed $(or $(SEED),0)
 
 matrix: $(VENV)/.ready native ## pairs of options against an oracle; CELLS=20000 SEED=1 for more and different cells
 	$(BIN)/python tools/matrix.py --cells $(or $(CELLS),1000) --seed $(or $(SEED),0)

@@ -1,7 +1,7 @@
 """`make fuzz`: random texts through the native engine, words against Oniguruma and ids against the tokenizers library.
 
 python tools/fuzz_engine.py --seconds 60 --seed 1 --family o200k
-python tools/fuzz_engine.py --every                  every code point in contexts, minutes
+python tools/fuzz_engine.py --every                  every code point in contexts, for half an hour
 python tools/fuzz_engine.py --text file.txt          the words of a real text
 """
 
@@ -25,7 +25,8 @@ _POINTS += range(0xE0200, 0x110000, 61)
 def texts(asked: argparse.Namespace) -> Iterator[str]:
     rng, end = random.Random(asked.seed), time.monotonic() + asked.seconds
     if asked.every:
-        for at in range(0, len(_POINTS), 512):
+        part, parts = map(int, asked.every.split("/"))
+        for at in range(512 * (part - 1), len(_POINTS), 512 * parts):
             yield patterns.contexts([chr(point) for point in _POINTS[at : at + 512]])
     elif asked.text:
         content = asked.text.read_bytes().decode(errors="ignore")
@@ -41,7 +42,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0, help="another seed makes other texts")
     parser.add_argument("--family", action="append", choices=patterns.FAMILIES, help="only these")
-    parser.add_argument("--every", action="store_true", help="every code point in contexts, and no random text")
+    parser.add_argument(
+        "--every", nargs="?", const="1/1", metavar="I/N", help="every code point in contexts: part I of N"
+    )
     parser.add_argument("--text", type=Path, help="the words of this file, and no random text")
     asked = parser.parse_args()
     trials = {family: tiny.trial(family) for family in asked.family or patterns.FAMILIES}
