@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := $(PIP) -e '.[hub,s3,gcs]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench bench-tokenizers compare picture slow matrix torture interop suites docs dist wheels docker-steps lock clean
+.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize bench bench-tokenizers compare picture slow matrix torture interop suites docs faces bench-feed dist wheels docker-steps lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -67,6 +67,14 @@ interop: $(VENV)/.ready ## read our files with each format's own reader; install
 
 suites: $(VENV)/.ready ## JSONTestSuite and parquet-testing: JSON_SUITE=folder PARQUET_SUITE=folder
 	$(BIN)/python tools/suites.py $(if $(JSON_SUITE),--json $(JSON_SUITE)) $(if $(PARQUET_SUITE),--parquet $(PARQUET_SUITE))
+
+faces: native ## the loaders for torch, torchdata and Grain, and the example trainer, in an environment of its own under .faces
+	test -x .faces/bin/python || $(PYTHON) -m venv .faces
+	.faces/bin/python -m pip install -qq --disable-pip-version-check -e . torch torchdata grain hypothesis pytest
+	.faces/bin/python -m pytest tests/faces -rs
+
+bench-feed: $(VENV)/.ready native ## measure the loader and the packer; with torch installed, nanoGPT's get_batch too
+	$(BIN)/python tools/bench_feed.py
 
 bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt for a text of your own
 	$(BIN)/python tools/bench.py $(BENCH_TEXT)

@@ -24,7 +24,7 @@ except ImportError:  # `make native` does not need them
 REPOSITORY = "https://github.com/shardmill/shardmill"
 
 # Each folder's sources make one library.
-NAMES = ("tokens/native/engine.so", "documents/native/lines.so")
+NAMES = ("tokens/native/engine.so", "documents/native/lines.so", "feed/native/spans.so")
 LIBRARIES = [Path("src/shardmill") / name for name in NAMES]
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread"]
 # Tags of the wheels that `make wheels` builds → what zig calls that machine.

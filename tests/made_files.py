@@ -20,6 +20,7 @@ else:
 BOM = b"\xef\xbb\xbf"
 BROKEN = object()
 """A record that no policy can repair: no JSON, a null, too few columns, a server's response."""
+SCORE, LANGUAGE = "score", "language"
 HALF = "\ud83d"
 """Half a surrogate pair: only JSON can write it."""
 
@@ -37,6 +38,8 @@ class Document:
     replaced: int = 0
     raw: bytes | None = None
     """Plain text as it stands in the file: that decides its split and sample, whether it is UTF-8 or not."""
+    tags: dict | None = None
+    """What other fields say; None: nobody can tell, since the record cannot be parsed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,13 +54,14 @@ class Made:
 def document(content, place, at, **more):
     """content: a str, bytes that may not be UTF-8, or BROKEN."""
     if content is BROKEN:
-        return Document(text=None, place=place, at=at, good=False)
+        return Document(text=None, place=place, at=at, good=False, **more)
     if isinstance(content, bytes):
         text = content.decode("utf-8", "replace")
         replaced = text.count("\ufffd") - content.count("\ufffd".encode())
         return Document(text=text, place=place, at=at, good=not replaced, replaced=replaced, **more)
     halves = content.count(HALF)
-    return Document(text=content.replace(HALF, "\ufffd"), place=place, at=at, good=not halves, replaced=halves)
+    repaired = content.replace(HALF, "\ufffd")
+    return Document(text=repaired, place=place, at=at, good=not halves, replaced=halves, **more)
 
 
 def raw(content):
@@ -84,15 +88,24 @@ def text(contents, separator=None, *, bom=False):
     return Made(data=BOM * bom + data, documents=tuple(documents), marks=int(bom))
 
 
-def jsonl(contents, rng, *, bom=False, newline="\n"):
-    """A line for each, written in the ways that JSON allows; blank lines in between are no records."""
+def jsonl(contents, rng, *, bom=False, newline="\n", tags=None):
+    """A line for each, written in the ways that JSON allows; blank lines in between are no records.
+
+    tags, here and below: other fields of each record, SCORE and LANGUAGE.
+    """
     lines, documents, at, number = [], [], 0, 0
     for i, content in enumerate(contents):
         if rng.random() < 0.05:
             lines.append(newline.encode())
             at, number = at + len(lines[-1]), number + 1
-        lines.append(_json_line(content, i, rng) + newline.encode())
-        documents.append(document(content, number, at + len(BOM) * bom))
+        own = tags[i] if tags else None
+        line = _json_line(content, i, rng)
+        if own is not None and line.startswith(b"{") and line.endswith(b"}"):
+            line = _tagged(line, own)
+        else:
+            own = None
+        lines.append(line + newline.encode())
+        documents.append(document(content, number, at + len(BOM) * bom, tags=own))
         at, number = at + len(lines[-1]), number + 1
     if lines and rng.random() < 0.3:
         lines[-1] = lines[-1][: -len(newline)]  # the last line need not end
@@ -116,19 +129,35 @@ def _json_line(content, i, rng):
     return line
 
 
-def table(contents, delimiter=",", *, bom=False):
+def _tagged(line, tags):
+    """The same object with more fields, some before the text and some behind it; null and missing alike."""
+    before, after = json.dumps({SCORE: tags[SCORE]})[1:-1], json.dumps({"meta_": {LANGUAGE: tags[LANGUAGE]}})[1:-1]
+    return (
+        b"{"
+        + (before.encode() + b", " if tags[SCORE] is not None else b"")
+        + line[1:-1]
+        + b", "
+        + after.encode()
+        + b"}"
+    )
+
+
+def table(contents, delimiter=",", *, bom=False, tags=None):
     """A header and a row for each; a value may hold line ends and is quoted then."""
     out, documents = io.BytesIO(), []
     row = lambda *values: out.write(_csv_row(values, delimiter))  # noqa: E731
-    row("id", "text")
+    more = [["" if own[SCORE] is None else own[SCORE], own[LANGUAGE]] for own in tags] if tags else [[]] * len(contents)
+    row("id", "text", *([SCORE, f"meta_.{LANGUAGE}"] if tags else []))
     for i, content in enumerate(contents):
-        documents.append(document(content, out.getvalue().count(b"\n"), out.tell() + len(BOM) * bom))
+        own = tags[i] if tags and content is not BROKEN else None
+        documents.append(document(content, out.getvalue().count(b"\n"), out.tell() + len(BOM) * bom, tags=own))
         if content is BROKEN:
             row("lonely")
         elif isinstance(content, bytes):
-            out.write(b'%d%s"%s"\r\n' % (i, delimiter.encode(), content.replace(b'"', b'""')))
+            quoted = b'"' + content.replace(b'"', b'""') + b'"'
+            out.write(_csv_row([i, "@", *more[i]], delimiter).replace(b"@", quoted, 1))
         else:
-            row(i, content)
+            row(i, content, *more[i])
     return Made(data=BOM * bom + out.getvalue(), documents=tuple(documents), marks=int(bom))
 
 
@@ -138,37 +167,44 @@ def _csv_row(values, delimiter):
     return line.getvalue().encode()
 
 
-def warc(contents, rng):
+def warc(contents, rng, *, tags=None):
     """A WET file: a conversion for each, and records that are no documents in between."""
     out, documents = bytearray(), []
-    for content in contents:
+    for i, content in enumerate(contents):
         if rng.random() < 0.2:
             out += _warc_record("metadata", b"fetchTimeMs: 17")
         broken = content is BROKEN
         kind, body = ("response", b"HTTP/1.1 200 OK") if broken else ("conversion", raw(content))
-        documents.append(document(content, len(out), len(out)))
-        out += _warc_record(kind, body)
+        own = tags[i] if tags else None
+        documents.append(document(content, len(out), len(out), tags=own))
+        out += _warc_record(kind, body, own)
     return Made(data=bytes(out), documents=tuple(documents))
 
 
-def _warc_record(kind, body):
-    head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body + b"\r\n\r\n"
+def _warc_record(kind, body, tags=None):
+    head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+    if tags is not None:
+        head += f"{SCORE.upper()}: {tags[SCORE]}\r\nMeta_.{LANGUAGE}: {tags[LANGUAGE]}\r\n"
+    return head.encode() + b"\r\n" + body + b"\r\n\r\n"
 
 
-def _columns(contents):
+def _columns(contents, tags):
     """As strings, or as binary where something is not UTF-8."""
     values = [None if content is BROKEN else raw(content) for content in contents]
     array = pa.array(values, pa.binary())
     if all(isinstance(content, str) or content is BROKEN for content in contents):
         array = array.cast(pa.string())
-    return pa.table({"id": list(range(len(contents))), "text": array})
+    more = {}
+    if tags:
+        more = {SCORE: [own[SCORE] for own in tags], "meta_": [{LANGUAGE: own[LANGUAGE]} for own in tags]}
+        more[SCORE] = pa.array(more[SCORE], pa.float32())
+    return pa.table({"id": list(range(len(contents))), "text": array, **more})
 
 
-def parquet(contents, rng):
+def parquet(contents, rng, *, tags=None):
     out = io.BytesIO()
     pq.write_table(
-        _columns(contents),
+        _columns(contents, tags),
         out,
         row_group_size=1 + int(rng.random() * 40),
         data_page_size=64 + int(rng.random() * 2000),
@@ -176,15 +212,17 @@ def parquet(contents, rng):
         compression=["none", "snappy", "zstd", "gzip"][int(rng.random() * 4)],
     )
     data, rows = out.getvalue(), max(1, len(contents))
-    places = (document(content, i, len(data) * i // rows) for i, content in enumerate(contents))
+    own = tags or [None] * rows
+    places = (document(content, i, len(data) * i // rows, tags=own[i]) for i, content in enumerate(contents))
     return Made(data=data, documents=tuple(places))
 
 
-def arrow(contents, rng, *, stream=False):
-    out, made = io.BytesIO(), _columns(contents)
+def arrow(contents, rng, *, stream=False, tags=None):
+    out, made = io.BytesIO(), _columns(contents, tags)
     with (pa.ipc.new_stream if stream else pa.ipc.new_file)(out, made.schema) as writer:
         writer.write_table(made, max_chunksize=1 + int(rng.random() * 20))
-    documents = tuple(document(content, i, 0) for i, content in enumerate(contents))
+    own = tags or [None] * len(contents)
+    documents = tuple(document(content, i, 0, tags=own[i]) for i, content in enumerate(contents))
     return Made(data=out.getvalue(), documents=documents)
 
 

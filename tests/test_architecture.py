@@ -22,6 +22,8 @@ ORDER = [
     "record",
     "job",
     "results",
+    "feed",
+    "torch",
     "cli",
 ]
 DOORS = {
@@ -38,13 +40,15 @@ DOORS = {
         "documents.utf8",
         "io.snappy",
         "documents.columnar.columns",
+        "documents.columnar.filtered",
         "documents.columnar.pages",
         "documents.columnar.parquet",
         "documents.columnar.arrow",
     },
+    "torch": {"torch"},
     "backports": {"io.compression"},
     "isal": {"io.compression"},
-    "click": {"cli.config", "cli.main", "cli.results", "cli.options", "cli.doctor", "cli.tokenizers"},
+    "click": {"cli.config", "cli.main", "cli.results", "cli.options", "cli.doctor", "cli.pack", "cli.tokenizers"},
     "tomli": {"cli.config"},
     "rich": {"cli.results", "cli.console"},
 }

@@ -162,6 +162,7 @@ NOT_KNOWN = {
     "an id that the library changes": (config(**added("<tag>", 5)), "has an id that the library changes"),
     "a token twice": (config(**added("<|end|>", END["id"])), "is there twice"),
     "ids beyond a million": (config({"vocab": {**VOCABULARY, "zz": 1 << 20}}), "ids beyond 1,048,576"),
+    "an id twice": (config({"vocab": {**VOCABULARY, "zz": 5}}), "two of its tokens have the same id"),
     "bytes that are missing": (config({"vocab": {"t": 0, "h": 1, "e": 2, "th": 3, "the": 4, "<|end|>": 5}, "unk_token": "<|end|>"}, added_tokens=[]), "lacks bytes"),
     "no pre-tokenizer": (config(pre_tokenizer=None), "no byte_fallback"),
     "spaces are kept": (config({"byte_fallback": True}, pre_tokenizer=None), "its normalizer is none, and its pre-tokenizer none"),

@@ -1,4 +1,4 @@
-"""Completion in the shell: as docs/guide.md says, in bash itself, and by the protocol of zsh and fish."""
+"""Completion in the shell: as docs/guide.md says, in the shells themselves where they are installed, and by their protocol."""
 
 import os
 import re
@@ -11,7 +11,10 @@ import pytest
 from command import SHARDMILL
 
 GUIDE = (Path(__file__).parent.parent / "docs/guide.md").read_text()
-LINES = dict(re.findall(r"^\| (bash|zsh|fish)\b.*\| `(.*)` \|$", GUIDE, re.MULTILINE))
+LINES = {
+    shell: line.replace("\\|", "|")
+    for shell, line in re.findall(r"^\| (bash|zsh|fish)\b.*? \| `(_SH.*|eval.*)` \|$", GUIDE, re.MULTILINE)
+}
 
 
 def environment(**more):
@@ -44,6 +47,29 @@ def test_bash_completes_commands_options_and_their_values(tmp_path):
     assert "--tokenizer" in in_bash("shardmill prepare book.txt --tok", tmp_path)
     assert in_bash("shardmill prepare --tokenizer cl", tmp_path) == ["cl100k_base"]
     assert "megatron" in in_bash("shardmill convert data --format ", tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_commands_and_values(tmp_path):
+    script = f'{LINES["fish"]}; complete -C "shardmill pre"; complete -C "shardmill prepare --tokenizer cl"'
+    env = environment(HOME=str(tmp_path))
+    done = subprocess.run(["fish", "--no-config", "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["prepare", "cl100k_base"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_registers_the_command_and_describes_commands(tmp_path):
+    """What would be shown is printed: outside a terminal zsh completes nothing."""
+    script = f"""autoload -Uz compinit && compinit -u -D
+{LINES["zsh"]}
+_describe() {{ print -l ${{(P)4:-}} ${{(P)3:-}} }}
+print $_comps[shardmill]
+words=(shardmill pre) CURRENT=2
+_shardmill_completion
+"""
+    env = environment(HOME=str(tmp_path))
+    done = subprocess.run(["zsh", "-f", "-c", script], env=env, capture_output=True, text=True)
+    assert "_shardmill_completion\n" in done.stdout and "prepare:Tokenize" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -60,7 +60,9 @@ def contents(folder):
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and path.name not in ("run.json", "manifest.json") and not path.name.endswith(".csv.gz")
+        if path.is_file()
+        and path.name not in ("run.json", "manifest.json", "token_bytes.npy")
+        and not path.name.endswith(".csv.gz")
     }
 
 

@@ -30,7 +30,10 @@ def playground(tmp_path):
     (tmp_path / "book.txt").write_text(text)
     (tmp_path / "lines.txt").write_text(text)
     (tmp_path / "stories.txt").write_text("<|endoftext|>".join(text.split("\n\n")))
-    rows = "".join(json.dumps({"text": line}) + "\n" for line in text.splitlines())
+    rows = "".join(
+        json.dumps({"text": line, "line": i, "speech": ":" not in line}) + "\n"
+        for i, line in enumerate(text.splitlines())
+    )
     (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
     (tmp_path / "corpus").mkdir()
     for i in range(3):

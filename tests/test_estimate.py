@@ -4,6 +4,8 @@ import bisect
 import itertools
 import random
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from shardmill import Limits, Spec, estimate, prepare
@@ -56,6 +58,18 @@ def test_the_interval_holds_the_truth_for_a_larger_input(tmp_path, seed):
     assert told.tokens.low <= made.tokens <= told.tokens.high
     assert told.tokens.high - told.tokens.low < 0.2 * made.tokens
     assert told.documents.low <= made.counts.documents <= told.documents.high
+
+
+@pytest.mark.parametrize("where", [(), ("kind == 1",)])
+def test_the_interval_holds_for_parquet_whose_text_is_partly_in_a_dictionary(tmp_path, where):
+    """As pyarrow writes it: the first megabyte of each row group, and the pages that refer to it are a few bytes long."""
+    rng = random.Random(1)
+    rows = [rng.randbytes(rng.randint(100, 3000)).hex() for _ in range(4000)]
+    table = pa.table({"text": rows, "kind": [i % 3 for i in range(len(rows))]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2000, compression="none")
+    found = estimate(Spec(inputs=[tmp_path / "a.parquet"], output=tmp_path / "out", where=where))
+    truth = len(rows[1::3]) if where else len(rows)
+    assert found.documents.low <= truth <= found.documents.high < 1.3 * truth
 
 
 def test_the_interval_holds_19_times_in_20():

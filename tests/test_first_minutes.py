@@ -52,7 +52,7 @@ def sizes(result, split):
 @pytest.mark.parametrize("workers", [1, 64])
 def test_a_default_never_refuses_itself(tmp_path, tokenizer, memory, workers):
     spec = Spec(inputs=[write_text(tmp_path, 2000)], output=str(tmp_path / "data"), tokenizer=tokenizer)
-    with patch.object(machine, "memory", lambda: memory):
+    with patch.object(machine, "memory", lambda: memory), patch.object(machine, "rss", lambda: 230 << 20):
         found = shardmill.estimate(spec, limits=Limits(workers=workers, engine="reference"))
     assert found.workers == workers or mentions(
         found.notes, f"only {found.workers} of {workers} workers", "--max-memory"
@@ -61,7 +61,7 @@ def test_a_default_never_refuses_itself(tmp_path, tokenizer, memory, workers):
 
 
 def test_the_memory_that_the_note_names_is_enough_for_all_workers():
-    footprint = budget.Footprint(base=105 * MIB, engine=28 * MIB, reference=36 * MIB, block_byte=36, max_run=512 << 10)
+    footprint = budget.Footprint(base=165 * MIB, reference=36 * MIB, block_byte=36, max_run=512 << 10)
     note = budget.fit(400 * MIB, 8, MIB, footprint).note
     enough = int(note.rsplit("--max-memory ", 1)[1].removesuffix("MiB"))
     assert budget.fit(enough * MIB, 8, MIB, footprint).workers == 8

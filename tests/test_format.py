@@ -62,7 +62,7 @@ def test_r3_r4_documents_keep_their_order_and_get_their_end(tmp_path, encode):
 def test_r5_a_split_without_tokens_has_no_file(tmp_path):
     """R5"""
     folder, _ = mill(tmp_path, val_fraction=0)
-    assert sorted(os.listdir(folder)) == ["manifest.json", "run.json", "train.bin"]
+    assert sorted(os.listdir(folder)) == ["manifest.json", "run.json", "token_bytes.npy", "train.bin"]
 
 
 def test_r6_m1_what_grows_is_partial_and_the_manifest_comes_last(tmp_path, monkeypatch):

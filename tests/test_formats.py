@@ -47,7 +47,7 @@ def mill(tmp_path, name="out", **choices):
 
 def names(folder):
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    return found - {"manifest.json", "run.json"}
+    return found - {"manifest.json", "run.json", "token_bytes.npy"}
 
 
 def stream(side):
@@ -136,7 +136,7 @@ def test_g1_g2_megatron_index(tmp_path):
     assert (folder / "train.idx").read_bytes() == (
         b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, 2, 3) + struct.pack("<2i2q3q", 3, 2, 0, 6, 0, 1, 2)
     )
-    assert [side.name for side in made.sidecars] == ["train.idx"]
+    assert [side.name for side in made.sidecars] == ["token_bytes.npy", "train.idx"]
 
 
 def test_g3_megatron_has_uint16_below_65500_and_int32_from_there():
@@ -223,7 +223,11 @@ def test_s1_side_files_are_in_the_manifest(tmp_path):
     content = json.loads((folder / "manifest.json").read_text())
     assert {(side["name"], side["kind"], side["bytes"]) for side in content["sides"]} == {
         (name, kind, (folder / name).stat().st_size)
-        for name, kind in (("train.idx", "megatron-index"), ("train.ends", "ends"))
+        for name, kind in (
+            ("train.idx", "megatron-index"),
+            ("train.ends", "ends"),
+            ("token_bytes.npy", "token-bytes"),
+        )
     }
     assert content["files"][0]["offset"] == 0 and made.files[0].offset == 0
 

@@ -71,7 +71,7 @@ def test_a_foreign_manifest_is_reported_and_kept(spec, tmp_path, content):
 def test_without_the_manifest_a_job_is_not_complete(spec, tmp_path):
     prepare(spec)
     (tmp_path / "out/manifest.json").unlink()
-    with pytest.raises(OutputError, match=r"train\.bin"):
+    with pytest.raises(OutputError, match=r"token_bytes\.npy: exists, and shardmill did not write it"):
         prepare(spec)
 
 

@@ -161,7 +161,8 @@ def test_long_words_of_any_kind_give_the_tokens_of_the_reference(engine, truth):
         "中文字典",
     ]
     pieces = [
-        "".join(rng.choices(rng.choice(alphabets), k=rng.choice([15, 16, 17, 40, 48, 49, 70, 300]))) for _ in range(600)
+        "".join(rng.choices(rng.choice(alphabets), k=rng.choice([15, 16, 17, 40, 48, 49, 70, 300, 2500])))
+        for _ in range(400)
     ]
     assert differing(engine, truth, pieces * 2) == []
 
@@ -259,7 +260,8 @@ ALPHABETS = ("abc", "ab é", "aé中文", "a1'.", "\U0001f600\u200d\ufe0f")
 def some_words(rng, alphabet, vocabulary):
     """Made of the alphabet, and tokens: one that no merge gives may still be a whole word."""
     tokens = [token.decode(errors="ignore") for token in rng.sample(sorted(vocabulary), 20)]
-    words = ["".join(rng.choices(alphabet, k=rng.choice([1, 3, 8, 20, 60]))) for _ in range(12)]
+    words = ["".join(rng.choices(alphabet, k=rng.choice([1, 3, 8, 20, 60]))) for _ in range(11)]
+    words.append("".join(rng.choices(alphabet, k=rng.choice([60, 3000]))))  # longer than what is merged in one go
     return " ".join(rng.sample([*tokens, *words], 32))
 
 

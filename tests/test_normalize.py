@@ -1,8 +1,10 @@
 """Normal form C is what the reference makes of the text, whatever the form it comes in."""
 
+import json
 import random
 import time
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,9 @@ from tokenizers import normalizers
 import samples
 from given_texts import texts
 from shardmill.tokens import normalize
+from shardmill.tokens.encoder import choose_engines
 from shardmill.tokens.normalize import _arrays
+from shardmill.tokens.tokenizer import load
 
 pytestmark = pytest.mark.skipif(normalize.why_not() is not None, reason=str(normalize.why_not()))
 NFC = normalizers.NFC()
@@ -62,6 +66,14 @@ def test_every_pair_that_composes_is_found_and_what_is_near_it():
 def test_text_that_is_in_the_form_comes_back_as_it_is():
     pieces = [text.encode() for text in (samples.ENGLISH, "中文字" * 100, "Привет, мир", "한국어", "हिन्दी में", "ที่นี่")]
     assert all(made is piece for made, piece in zip(normalize.normalize(pieces), pieces, strict=True))
+
+
+def test_a_version_that_was_not_swept_is_left_to_the_reference(gpt2_json, tmp_path, monkeypatch):
+    config = json.loads(Path(gpt2_json).read_text()) | {"normalizer": {"type": "NFC"}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(config))
+    monkeypatch.setattr(normalize, "_installed", lambda: "tokenizers 99")
+    found = choose_engines(load(str(tmp_path)), "auto")
+    assert found.ours is None and "not known what tokenizers 99 does in normal form C" in found.note
 
 
 def test_more_spans_than_are_found_at_once():

@@ -123,7 +123,13 @@ def test_google_cloud_storage_gets_them_too(text, tmp_path, gcs_server, monkeypa
     assert shardmill.verify(url).ok and not list((tmp_path / "staging").iterdir())
     mill(text, url, tmp_path, overwrite=True, format="nanogpt")
     assert shardmill.verify(url).ok and len(shardmill.open(url)["train"].files) == 1
-    assert set(RemoteFiles(url, 10.0).names()) == {"train.bin", "val.bin", "manifest.json", "run.json"}
+    assert set(RemoteFiles(url, 10.0).names()) == {
+        "train.bin",
+        "val.bin",
+        "token_bytes.npy",
+        "manifest.json",
+        "run.json",
+    }
 
 
 @pytest.mark.parametrize(("name", "limit"), [("shards", 5000), ("mds", 11_000), ("llmc", 12_000)])

@@ -16,13 +16,17 @@ from shardmill import Limits, Spec, Target
 from shardmill.cli.main import cli
 
 CLASSES = {
-    "Corpus", "Counts", "Estimate", "Lengths", "Limits", "Manifest", "Problem", "Progress", "Range", "Result", "Shard", "Start",
-    "SidecarFile", "Spec", "Split", "Statistics", "Target", "Verified",
+    "Corpus", "Counts", "Documents", "Estimate", "Lengths", "Limits", "Manifest", "Origin", "Packing", "Problem",
+    "Progress", "Range", "Result", "Shard", "SidecarFile", "Source", "Spec", "Split", "SplitText", "Start", "Statistics", "Target",
+    "Text", "Verified", "Windows",
 }  # fmt: skip
 ERRORS = {
     "ContentError", "InputError", "MismatchError", "OutputError", "ShardmillError", "TemporaryError", "UsageError",
 }  # fmt: skip
-FUNCTIONS = {"convert", "estimate", "inspect", "merge", "open", "prepare", "verify"}
+FUNCTIONS = {
+    "bits_per_byte", "convert", "estimate", "inspect", "merge", "open", "pack", "prepare", "samples_of", "token_bytes",
+    "verify",
+}  # fmt: skip
 
 
 def test_the_public_names_are_these_and_dir_shows_nothing_else():
@@ -98,6 +102,15 @@ def main() -> int:
     problems: list[shardmill.Problem] = list(checked.problems)
     found: dict[str, shardmill.Statistics] = shardmill.inspect(Path("data"))
     lengths: shardmill.Lengths | None = found["train"].lengths
+    written: shardmill.Text | None = result.manifest.text
+    train: shardmill.SplitText | None = written.train if written else None
+    shardmill.prepare(Spec(inputs=["book.txt", "more.txt"], output="indexed", index=True, provenance=True, val_fraction=0))
+    plan: shardmill.Packing = shardmill.pack("indexed", length=16, output=Path("a.plan"))
+    source = shardmill.Source(path="indexed", plan="a.plan")
+    rows = shardmill.Windows({"book": source}, length=16, seed=1, documents=shardmill.Documents(most=4))
+    origin: shardmill.Origin = rows.where(0)[0]
+    bits = shardmill.bits_per_byte([1.0], [13], shardmill.token_bytes("indexed"))
+    print(train, plan.lost, rows.batch(shardmill.samples_of(0, 2))["labels"].shape, rows.resume(rows.state(2)), origin.path, bits)
     print(likely.middle, counts.documents, shard.tokens, sidecars, text, one.tokens, many.dtype, problems, lengths)
     return 0 if checked.ok else 1
 
@@ -130,7 +143,10 @@ def test_the_examples_in_the_docstrings_run(tmp_path, monkeypatch):
     for i in range(100):
         (tmp_path / f"corpus/{i}.txt").write_text(f"The mill turns story {i} into tokens.\n" * 100)
     names = {"shardmill": shardmill, "Spec": Spec, "Target": Target, "Limits": Limits}
-    documented = {name: getattr(shardmill, name) for name in (*FUNCTIONS, "Corpus", "Spec", "Target", "Limits")}
+    documented = {
+        name: getattr(shardmill, name)
+        for name in (*FUNCTIONS, "Corpus", "Source", "Spec", "Target", "Limits", "Windows")
+    }
     for name, value in {"": shardmill, **documented}.items():
         test = doctest.DocTestParser().get_doctest(value.__doc__, dict(names), name, None, None)
         assert test.examples and doctest.DocTestRunner().run(test).failed == 0, name
@@ -152,7 +168,7 @@ COMMON = {
     "--tokenizer", "--separator", "--eot", "--eot-token", "--val-fraction", "--val-tokens", "--split", "--seed", "--dtype",
     "--on-error", "--max-rejects", "--input-format", "--field", "--sample", "--limit-documents", "--limit-tokens",
     "--workers", "--max-memory", "--engine", "--json", "--output", "--format", "--shard-tokens", "--sample-tokens",
-    "--index", "--provenance", "--staging", "--max-staging", "--include", "--exclude", "--config", "--save-config",
+    "--index", "--provenance", "--staging", "--max-staging", "--include", "--exclude", "--where", "--config", "--save-config",
 }  # fmt: skip
 TARGET = {"--output", "--shard-tokens", "--sample-tokens", "--index", "--overwrite", "--sync", "--json"}
 
@@ -173,6 +189,8 @@ def test_the_flags_are_these():
         "convert": TARGET | {"--format", "--from-format", "--from-dtype", "--dtype", "--eot-id", "--eot"},
         "inspect": {"--documents", "--tokenizer", "--json"},
         "doctor": {"--output", "--json"},
+        "pack": {"--length", "--strategy", "--long", "--split", "--seed", "--window", "--output", "--json"}
+        | {"--from-format", "--from-dtype", "--eot-id"},
         "tokenizers": {"--json"},
     }
     everything = {name for command in cli.commands.values() for param in command.params for name in param.opts}

@@ -44,7 +44,7 @@ def sources(made):
 
 def test_a_good_folder_is_good(made):
     found = verify(made / "out")
-    assert found.ok and found.files == 2 and found.tokens > 1000 and found.source_bytes is None
+    assert found.ok and found.files == 3 and found.tokens > 1000 and found.source_bytes is None
 
 
 @pytest.mark.parametrize("how", ["sample", "all"])
@@ -163,6 +163,8 @@ def test_a_result_that_goes_on_after_the_text_is_found(made, out):
     checksum = shardmill.results.verify.xxhash.xxh3_64_hexdigest(ids.tobytes())
     val = next(i for i, file in enumerate(manifest.read(out).files) if file.split == "val")
     rewrite(out, lambda c: c["files"][val].update(checksums=[checksum], bytes=ids.nbytes, tokens=len(ids)))
+    assert "stand for 5,077 bytes of text" in verify(out).problems[0].what
+    rewrite(out, lambda c: c.pop("text"))  # as earlier versions wrote it
     (problem,) = verify(out, sources=sources(made), limits=LIMITS).problems
     assert "continues after token" in problem.what
 
@@ -201,7 +203,7 @@ def test_document_ends_that_are_out_of_order_or_place_are_found(made, tmp_path):
     for wrong in (right[::-1], right[:-1], np.append(right[:-1], right[-1] + 1)):
         wrong.tofile(path)
         checksum = shardmill.results.verify.xxhash.xxh3_64_hexdigest(path.read_bytes())
-        rewrite(tmp_path / "out", lambda c: c["sides"][0].update(checksums=[checksum], bytes=path.stat().st_size))  # noqa: B023
+        rewrite(tmp_path / "out", lambda c: c["sides"][1].update(checksums=[checksum], bytes=path.stat().st_size))  # noqa: B023
         (problem,) = verify(tmp_path / "out").problems
         assert "document" in problem.what
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from typing import Any
 from shardmill.tokens import native
 from shardmill.tokens.encoder import Encoder, choose_engines
 from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, load
+
+Encode = Callable[[bytes], object]
 
 SLICE_BYTES = 1 << 20
 PRETOKENIZERS = {"r50k_base": "gpt2", "cl100k_base": "cl100k", "o200k_base": "o200k"}
@@ -38,7 +41,7 @@ def main() -> None:
     args = parser.parse_args()
     texts = sorted(path for path in args.texts.iterdir() if path.name.endswith((".txt", ".txt.zst")))
     if args.child:
-        print(json.dumps({text.name: measured(args.tokenizers, text, args.megabytes * 10**6) for text in texts}))
+        print(json.dumps(measured(args.tokenizers, texts, args.megabytes * 10**6)))
         return
     names = found_in(Path(args.tokenizers)) if Path(args.tokenizers).is_dir() else args.tokenizers.split(",")
     options = [str(args.texts), "--megabytes", str(args.megabytes), "--child"]
@@ -57,29 +60,35 @@ def found_in(folder: Path) -> list[str]:
     return sorted(str(path) for path in folder.iterdir() if path.name.endswith((".json", ".json.zst")))
 
 
-def measured(name: str, text: Path, most: int) -> dict[str, Any]:
-    """MB per CPU-second of both engines; None where one cannot run it."""
-    slices = slices_of(contents(text).decode("utf-8", "ignore").encode()[:most])
+def measured(name: str, texts: list[Path], most: int) -> dict[str, dict[str, Any]]:
+    """For each text MB per CPU-second of both engines; without gigatoken where that cannot load the tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = load(unpacked(name, Path(folder)))
-        engines = choose_engines(tokenizer, "auto")
-        engines.reference.encode(b"loaded before anything is measured")
-        encoder = Encoder(engines)
-        contenders: dict[str, Callable[[bytes], object]] = {"shardmill": lambda piece: encoder.encode([piece])}
-        try:
-            contenders["gigatoken"] = gigatoken(tokenizer)
-        except Exception as e:  # its loader raises many kinds
-            print(f"gigatoken cannot load {name}: {e}", file=sys.stderr)
-        seconds = dict.fromkeys(contenders, 0.0)
-        for encode in contenders.values():
-            encode(b"warm")
-        for number, piece in enumerate(slices):
-            for which in sorted(contenders, reverse=bool(number % 2)):
-                started = time.thread_time()
-                contenders[which](piece)
-                seconds[which] += time.thread_time() - started
+        make = gigatoken_maker(tokenizer)
+        found = {}
+        for text in texts:
+            engines = choose_engines(tokenizer, "auto")
+            contenders = {"shardmill": _encode(Encoder(engines)), **({"gigatoken": make()} if make else {})}
+            slices = slices_of(contents(text).decode("utf-8", "ignore").encode()[:most])
+            found[text.name] = {"engine": engines.name, **taking_turns(contenders, slices)}
+    return found
+
+
+def _encode(encoder: Encoder) -> Encode:
+    return lambda piece: encoder.encode([piece])
+
+
+def taking_turns(contenders: dict[str, Encode], slices: list[bytes]) -> dict[str, float]:
+    seconds = dict.fromkeys(contenders, 0.0)
+    for encode in contenders.values():
+        encode(b"warm")
+    for number, piece in enumerate(slices):
+        for which in sorted(contenders, reverse=bool(number % 2)):
+            started = time.thread_time()
+            contenders[which](piece)
+            seconds[which] += time.thread_time() - started
     size = sum(map(len, slices)) / 1e6
-    return {"engine": engines.name, **{which: size / spent for which, spent in seconds.items()}}
+    return {which: size / spent for which, spent in seconds.items()}
 
 
 def contents(path: Path) -> bytes:
@@ -111,15 +120,26 @@ def slices_of(text: bytes) -> list[bytes]:
     return found
 
 
-def gigatoken(tokenizer: Tokenizer) -> Callable[[bytes], object]:
+def gigatoken_maker(tokenizer: Tokenizer) -> Callable[[], Encode] | None:
+    """What makes a new engine of gigatoken; None if it cannot load this tokenizer."""
     import gigatoken
 
     if tokenizer.kind == "tiktoken":
-        made = gigatoken.Tokenizer.from_tiktoken(tokenizer.source, pretokenizer=PRETOKENIZERS[tokenizer.name])
+        make = partial(gigatoken.Tokenizer.from_tiktoken, tokenizer.source, pretokenizer=PRETOKENIZERS[tokenizer.name])
     else:
         config = json.loads(tokenizer.source.read_bytes()) | {"added_tokens": [], "post_processor": None}
-        made = gigatoken.Tokenizer.from_json(json.dumps(config))
-    return lambda piece: made.encode_batch_padded([piece], 0, parallel=False)
+        make = partial(gigatoken.Tokenizer.from_json, json.dumps(config))
+    try:
+        make()
+    except Exception as e:  # its loader raises many kinds
+        print(f"gigatoken cannot load {tokenizer.name}: {e}", file=sys.stderr)
+        return None
+
+    def encoder() -> Encode:
+        made = make()
+        return lambda piece: made.encode_batch_padded([piece], 0, parallel=False)
+
+    return encoder
 
 
 def lines_of(rows: dict[str, Any], texts: list[str], megabytes: int) -> list[str]:

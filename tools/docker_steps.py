@@ -101,7 +101,7 @@ def build(folder: Path) -> tuple[list[str], Path, dict[str, str]]:
         subprocess.run([sys.executable, "-m", "venv", root / "venv"], check=True)
         # How to reach the package index is not part of the image.
         env = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or "proxy" in name.lower()}
-        env |= {"PATH": f"{root}/venv/bin:/usr/local/bin:/usr/bin:/bin", "HOME": str(root)}
+        env |= {"PATH": f"{root}/venv/bin:/usr/local/bin:/usr/bin:/bin", "HOME": str(root), "PIP_QUIET": "1"}
         for word, rest in stage.steps:
             if word == "RUN":
                 run(rest, root, work, env)

@@ -233,12 +233,12 @@ def compare(name: str, folder: Path, **choices: Any) -> Outcome:
 
 
 def outcomes(
-    sources: dict[str, Documents], *, size: int, only: str, rng: random.Random, **choices: Any
+    sources: dict[str, Documents], *, size: int, wanted: Callable[[str], bool], rng: random.Random, **choices: Any
 ) -> Iterator[Outcome]:
     for arrangement, make in arrangements(sources, size, rng):
         for container in CONTAINERS:
             name = f"{arrangement}, {container}"
-            if only not in name:
+            if not wanted(name):
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 write(Path(folder), container, make())
@@ -257,7 +257,7 @@ def main() -> None:
     given = parser.parse_args()
     rng, found = random.Random(given.seed), []
     sources = read_sources(given.folder) if given.folder else generated(rng)
-    choices = {"size": given.size, "only": given.only, "rng": rng, "tokenizer": given.tokenizer}
+    choices = {"size": given.size, "wanted": lambda name: given.only in name, "rng": rng, "tokenizer": given.tokenizer}
     with patch.object(estimating, "_SECONDS", given.seconds):
         for each in outcomes(sources, **choices):
             found.append(each)

@@ -19,11 +19,17 @@ from shardmill.errors import (
 from shardmill.spec import Limits, Spec, Target
 
 if TYPE_CHECKING:
-    from shardmill.formats.shards import Shard, SidecarFile
+    from shardmill.feed.bits import bits_per_byte, token_bytes
+    from shardmill.feed.documents import Documents
+    from shardmill.feed.pack import pack
+    from shardmill.feed.plan import Packing
+    from shardmill.feed.source import Source
+    from shardmill.feed.windows import Origin, Windows, samples_of
+    from shardmill.formats.shards import Shard, SidecarFile, SplitText
     from shardmill.job.estimate import Estimate, estimate
     from shardmill.job.intervals import Range
     from shardmill.job.mill import Progress, Result, Start, prepare
-    from shardmill.record.manifest import Counts, Manifest
+    from shardmill.record.manifest import Counts, Manifest, Text
     from shardmill.results.convert import convert, merge
     from shardmill.results.corpus import Corpus, Split
     from shardmill.results.corpus import open_corpus as open
@@ -32,19 +38,26 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ContentError", "Corpus", "Counts", "Estimate", "InputError", "Lengths", "Limits", "Manifest", "MismatchError",
-    "OutputError", "Problem", "Progress", "Range", "Result", "Shard", "ShardmillError", "SidecarFile", "Spec", "Split", "Start",
-    "Statistics", "Target", "TemporaryError", "UsageError", "Verified", "__version__", "convert", "estimate", "inspect",
-    "merge", "open", "prepare", "verify",
+    "ContentError", "Corpus", "Counts", "Documents", "Estimate", "InputError", "Lengths", "Limits", "Manifest",
+    "MismatchError", "Origin", "OutputError", "Packing", "Problem", "Progress", "Range", "Result", "Shard",
+    "ShardmillError", "SidecarFile", "Source", "Spec", "Split", "SplitText", "Start", "Statistics", "Target", "TemporaryError",
+    "Text", "UsageError", "Verified", "Windows", "__version__", "bits_per_byte", "convert", "estimate", "inspect",
+    "merge", "open", "pack", "prepare", "samples_of", "token_bytes", "verify",
 ]  # fmt: skip
 
 # Imported when first used: `shardmill --help` should not wait for numpy and the tokenizers.
 _LAZY = {
-    "formats.shards": ("Shard", "SidecarFile"),
+    "feed.bits": ("bits_per_byte", "token_bytes"),
+    "feed.documents": ("Documents",),
+    "feed.pack": ("pack",),
+    "feed.plan": ("Packing",),
+    "feed.source": ("Source",),
+    "feed.windows": ("Origin", "Windows", "samples_of"),
+    "formats.shards": ("Shard", "SidecarFile", "SplitText"),
     "job.estimate": ("Estimate", "estimate"),
     "job.intervals": ("Range",),
     "job.mill": ("Progress", "Result", "Start", "prepare"),
-    "record.manifest": ("Counts", "Manifest"),
+    "record.manifest": ("Counts", "Manifest", "Text"),
     "results.convert": ("convert", "merge"),
     "results.corpus": ("Corpus", "Split", "open"),
     "results.inspect": ("Lengths", "Statistics", "inspect"),

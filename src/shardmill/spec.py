@@ -81,6 +81,8 @@ class Spec:
     """Take only files that match one of these patterns from folders and globs."""
     exclude: Sequence[str] = ()
     """Leave files out that match one of these."""
+    where: Sequence[str] = ()
+    """Conditions that the fields of a record must all meet: 'score >= 3', 'language in ("en", "de")'."""
     input_format: InputFormat = "auto"
     field: str = "text"
     """The JSON field or the column that holds the text; a.b is field b of field a."""
@@ -98,7 +100,7 @@ class Spec:
             )
         object.__setattr__(self, "inputs", tuple(str(path) for path in self.inputs))
         object.__setattr__(self, "output", str(self.output))
-        _keep_as_tuples(self, "include", "exclude")
+        _keep_as_tuples(self, "include", "exclude", "where")
         if not self.inputs:
             raise UsageError("no input given; name at least one text file, folder or glob")
         if not 0 <= self.val_fraction < 1:

@@ -68,7 +68,7 @@ def test_an_input_that_changes_while_it_is_read_stops_the_job(tmp_path, monkeypa
 
 # The end of a file told whether it had changed, and a limit ends the reading before it.
 @pytest.mark.parametrize("change", [edited, replaced])
-@pytest.mark.parametrize("limit", [{"limit_documents": 900}, {"limit_tokens": 4000}])
+@pytest.mark.parametrize("limit", [{"limit_documents": 900}, {"limit_documents": 2000}, {"limit_tokens": 4000}])
 def test_an_input_that_changes_before_a_limit_is_reached_stops_the_job(tmp_path, monkeypatch, change, limit):
     (tmp_path / "a.jsonl").write_text(lines(2000))
     at_step(monkeypatch, "block-written", lambda: change(tmp_path / "a.jsonl"))
@@ -250,7 +250,7 @@ def test_a_document_that_is_half_written_cannot_be_skipped_any_more(tmp_path, se
     with pytest.raises(InputError, match="not UTF-8"):
         prepare(replace(job, on_error="stop"), limits=SMALL)
     for _ in range(2):
-        with pytest.raises(InputError, match=r"already written.*--on-error replace"):
+        with pytest.raises(InputError, match=r"already been written.*--on-error replace"):
             prepare(job, limits=SMALL)
     made = prepare(replace(job, on_error="replace"), limits=SMALL).manifest
     assert made.counts.replaced_characters == 1 and verify(tmp_path / "out", sources=[str(tmp_path / "a.txt")]).ok

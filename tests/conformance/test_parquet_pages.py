@@ -32,7 +32,8 @@ def values_of(data, field="text", skip_to=0, **changed):
     told = {"separator": None, "passage_bytes": None, "border": None, "max_run_bytes": 300, "block_bytes": 2000}
     rules = TextRules(cuts=load_once("r50k_base").cuts, key=lambda *_: 0, **{**told, **changed})
     reader = BytesReader("a.parquet", data)
-    meta, column = parquet._open(reader, field, 1 << 20)
+    meta, schema = parquet._open(reader, 1 << 20)
+    column = parquet._text_column(meta, schema, field, reader.path)
     first, found = 0, {}
     for group in range(meta.num_row_groups):
         rows = range(first, first + meta.row_group(group).num_rows)

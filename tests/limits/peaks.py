@@ -60,6 +60,8 @@ def smallest(text, output, *options):
     """The MiB that a run with far too little memory says would be enough."""
     refused = mill(text, output, 1, *options)
     assert refused.code == 2, refused.message
+    while to_load := re.search(r"to load, .*pass --max-memory (\d+)MiB or more", refused.message):
+        refused = mill(text, output, int(to_load[1]), *options)
     return int(re.search(r"smallest that works is (\d+)MiB", refused.message).group(1))
 
 

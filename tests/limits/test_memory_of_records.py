@@ -142,3 +142,38 @@ def test_the_window_of_zstd_is_reserved(tmp_path, output):
     small.write_bytes(zstd.compress(b"few words"))
     assert smallest(text, output, *ONE) >= smallest(small, output, *ONE) + 18
     mill_within(text, output, smallest(text, output, *ONE), *ONE)
+
+
+WHERE = ("--where", "score >= 3", "--where", 'tag in ("a", "b")', "--where", "m.n < 2e9")
+
+
+def filtered(folder, kind):
+    """A file whose fields are as hard on memory as its text: long tags, lines dense with values, large pages."""
+    data = words(20 * MB)
+    rows = [data[at : at + 2500] for at in range(0, len(data), 2500)]
+    tags = ["a", "b", "c" * 1_000_000]
+    if kind == "parquet":
+        columns = {"text": rows, "score": [i % 7 for i in range(len(rows))], "m": [{"n": i} for i in range(len(rows))]}
+        columns["tag"] = pa.array([i % 3 for i in range(len(rows))]).dictionary_encode().indices
+        table = pa.table({**columns, "tag": pa.DictionaryArray.from_arrays(columns["tag"], tags)})
+        pq.write_table(table, folder / "a.parquet", row_group_size=len(rows), compression="zstd")
+    elif kind == "dense":
+        with open(folder / "a.jsonl", "w") as file:
+            dense = json.dumps([{"a": i} for i in range(40_000)])
+            for i, row in enumerate(rows):
+                more = dense if i % 500 == 0 else "0"
+                file.write(
+                    f'{{"score": {i % 7}, "tag": "b", "m": {{"n": {i}}}, "more": {more}, "text": {json.dumps(row)}}}\n'
+                )
+    else:
+        with open(folder / "a.csv", "w") as file:
+            file.write("tag,m.n,score,text\n")
+            for i, row in enumerate(rows[:800]):
+                file.write(f'{tags[i % 3]},{i},{i % 7},"{row if i % 100 else data[: 5 * MB]}"\n')
+    return next(folder.glob("a.*"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "dense", "csv"])
+def test_filtering_stays_within_the_smallest_budget(tmp_path, output, kind):
+    text = filtered(tmp_path, kind)
+    mill_within(text, output, smallest(text, output, *ONE, *WHERE), *ONE, *WHERE)

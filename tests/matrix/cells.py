@@ -13,6 +13,7 @@ DIMENSIONS = {
     ),
     "place": ("disk", "s3"),
     "index": ("none", "ends", "places"),
+    "where": ("all", "number", "word", "several"),
     "select": ("all", "sample", "documents", "tokens", "sample+documents", "sample+tokens"),
     # after the dash: what the input holds, or how the policy changes when the job goes on
     "errors": ("stop", "stop-behind", "skip", "skip-bad", "replace-bad", "stop-then-skip", "skip-then-replace"),
@@ -46,6 +47,8 @@ def refusal(cell: Cell) -> str | None:
         return "starts every batch at an end-of-text token"
     if modded and cell.get("tokenizer", "r50k_base") != "r50k_base":
         return "uint16"
+    if cell.get("where", "all") != "all" and kind in ("text", "texts", "separated"):
+        return "plain text has none"
     if split in ("head", "tail") and (packing not in (None, "none") or kind in ("arrow", "stream")):
         return "need byte offsets in the input"
     return None

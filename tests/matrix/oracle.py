@@ -63,6 +63,9 @@ def expected(cell: Cell, world: World) -> Expected:
         pending["byte_order_marks"] += made.marks
         for document in made.documents:
             pending["documents"] += 1
+            if not _is_wanted(world, document):
+                pending["documents_filtered"] += 1
+                continue
             unsampled = bool(document.text) and not _in_sample(cell, world, document)
             bad = not document.good and not (unsampled and document.raw)  # of plain text, what is wanted must be good
             if bad and _may_be_behind(world, document, tokens_before):
@@ -122,6 +125,11 @@ def _hash(cell, document, seed):
     return xxhash.xxh3_64_intdigest(head, seed=seed & (1 << 64) - 1)
 
 
+def _is_wanted(world, document):
+    """The filter comes first, and looks only at the fields; but a record that cannot be parsed has none."""
+    return document.tags is None or world.wants(document.tags["score"], document.tags["language"])
+
+
 def _in_sample(cell, world, document):
     share, seed = world.spec.get("sample"), world.spec["seed"] ^ _SAMPLE_SEED
     return share is None or _hash(cell, document, seed) < share * (1 << 64)
@@ -147,10 +155,12 @@ def _lowest(cell, world, fraction):
 
     Whatever the policy: bad plain text has a say, a bad record, which may have no text at all, has none.
     """
-    documents = [document for made in world.files.values() for document in made.documents]
+    every = [document for made in world.files.values() for document in made.documents]
+    documents = [document for document in every if _is_wanted(world, document)]
     judged = [d for d in documents if d.text and (d.good or d.raw is not None) and _in_sample(cell, world, d)]
     keys = sorted(_hash(cell, document, world.spec["seed"]) for document in judged)
-    if (len(documents) if world.spec.get("sample") is None else len(keys)) >= _FEW / fraction:
+    selects = world.spec.get("sample") is not None or bool(world.spec["where"])
+    if (len(keys) if selects else len(documents)) >= _FEW / fraction:
         return None
     if len(keys) < 2 or keys[0] == keys[-1]:
         return 0

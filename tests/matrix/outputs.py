@@ -23,7 +23,7 @@ NAMES = {
 }
 FROM_ONE = {"build-nanogpt", "llmc", "modded-nanogpt"}
 JOINED = {"llmc", "modded-nanogpt", "mds", "litdata"}
-BESIDES = {"manifest.json", "run.json", "rejects.jsonl", "manifest.inputs.jsonl"}
+BESIDES = {"manifest.json", "run.json", "rejects.jsonl", "manifest.inputs.jsonl", "token_bytes.npy"}
 
 
 def shards(files, form, split):

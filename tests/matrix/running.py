@@ -59,6 +59,12 @@ SHRUNK = {
     "documents.utf8._SMALL": 10,
     "documents.columnar.arrow.MAX_RECORDS": 5,
     "documents.columnar.values.MAX_RECORDS": 5,
+    "documents.columnar.parquet.MAX_RECORDS": 5,
+    "documents.columnar.filtered.MAX_RECORDS": 5,
+    "documents.columnar.filtered._AT_ONCE": 16,
+    "documents.columnar.filtered.VALUE_BYTES": 12,  # of a value that --where compares; its words are shorter
+    "documents.json_scan.VALUE_BYTES": 12,
+    "documents.delimited.VALUE_BYTES": 12,
     "documents.columnar.pages.MOST_HELD": 3000,  # larger pages are streamed
     "job.plan._MAX_PARTS": 3,
     "job.first_pass._WINDOW": 500,

@@ -1,6 +1,7 @@
 """A cell → the files that it reads, with their documents, and the Spec: all from its seed."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,15 @@ SHAKESPEARE = (Path(__file__).parents[2] / "samples" / "tinyshakespeare.txt").re
 SEPARATORS = {"none": None, "mark": "<|endoftext|>", "blank": "\n\n", "overlap": "=-=", "letter": "e"}
 SUFFIXES = {"jsonl": ".jsonl", "csv": ".csv", "tsv": ".tsv", "parquet": ".parquet", "arrow": ".arrow"}
 SUFFIXES |= {"stream": ".arrow", "warc": ".wet"}
+# Conditions, and the same in Python; a score may be missing.
+WHERE = {
+    "number": (["score >= 2"], lambda score, _: score is not None and score >= 2),
+    "word": (['meta_.language in ("en", "de")'], lambda _, language: language in ("en", "de")),
+    "several": (
+        ['score != 3 or meta_.language == "zh"', "(meta_.language > 'dd')"],
+        lambda score, language: ((score is not None and score != 3) or language == "zh") and language > "dd",
+    ),
+}
 # What a document is judged by, when constants are small: as if documents were 64 KiB long everywhere.
 SMALL_HEAD = 90
 
@@ -30,6 +40,8 @@ class World:
     """The policy of the runs before the last."""
     running: bool
     """A file is one text that is judged by passages."""
+    wants: Callable
+    """The score and the language of a record → whether --where wants it."""
     cutless: bool
     """Something in it is longer than max_run_bytes and cannot be cut exactly."""
 
@@ -39,10 +51,12 @@ def make(cell: Cell) -> World:
     contents, cutless = _contents(rng, cell)
     separator = SEPARATORS[str(cell["separator"])]
     files = _files(rng, cell, contents, separator)
-    documents = [document for made in files.values() for document in made.documents]
+    wants = WHERE[str(cell["where"])][1] if cell["where"] != "all" else lambda _score, _language: True
+    every = (document for made in files.values() for document in made.documents)
+    documents = [each for each in every if each.tags is None or wants(each.tags["score"], each.tags["language"])]
     first_errors, _, errors = str(cell["errors"]).partition("-then-")
     first_errors = first_errors.partition("-")[0]
-    running = cell["split"] in ("few", "many", "head", "tail") and separator is None
+    running = cell["split"] in ("few", "many", "head", "tail") and separator is None and cell["where"] == "all"
     running = running and (
         cell["kind"] == "text" or (cell["kind"] in ("texts", "several") and cell["constants"] == "small")
     )
@@ -51,6 +65,7 @@ def make(cell: Cell) -> World:
         spec={**_choices(rng, cell, documents, separator), "on_error": errors or first_errors},
         first_errors=first_errors,
         running=running,
+        wants=wants,
         cutless=cutless,
     )
 
@@ -68,6 +83,7 @@ def _choices(rng, cell, documents, separator):
         "max_run_bytes": cell["run"],
         "passage_bytes": rng.choice([40, 64, 150, 340]),
         "dtype": "uint32" if named != "modded-nanogpt" and rng.random() < 0.1 else "auto",
+        "where": WHERE[str(cell["where"])][0] if cell["where"] != "all" else (),
         **_split(rng, cell, len(documents)),
         **_selection(rng, cell, documents),
     }
@@ -123,6 +139,7 @@ def _files(rng, cell, contents, separator):
     if kind == "several":
         kinds = ["jsonl", "text", "csv", "warc", "parquet", "text", "arrow", "jsonl"]
         kinds = [k for k in kinds if k != "arrow"] if cell["split"] in ("head", "tail") else kinds
+        kinds = [k for k in kinds if k != "text"] if cell["where"] != "all" else kinds
         share = -(-len(contents) // len(kinds))
         some = [contents[i * share : (i + 1) * share] for i in range(len(kinds))]
         parts = [(k, part) for k, part in zip(kinds, some, strict=True) if part]
@@ -131,20 +148,23 @@ def _files(rng, cell, contents, separator):
 
 
 def _file(rng, cell, kind, contents, separator, stem):
-    bom = bool(cell["bom"])
+    bom, tags = bool(cell["bom"]), None
+    if cell["where"] != "all":
+        scores, languages = [0, 1, 2, 2.5, 3, 1e300, None], ["en", "de", "zh", "d", "eñ", ""]
+        tags = [{"score": rng.choice(scores), "language": rng.choice(languages)} for _ in contents]
     match kind:
         case "text" | "separated":
             return _named(rng, cell, f"{stem}.txt", made_files.text(contents, separator, bom=bom))
         case "jsonl":
-            made = made_files.jsonl(contents, rng, bom=bom, newline=rng.choice(["\n", "\n", "\r\n"]))
+            made = made_files.jsonl(contents, rng, bom=bom, newline=rng.choice(["\n", "\n", "\r\n"]), tags=tags)
         case "csv" | "tsv":
-            made = made_files.table(contents, "," if kind == "csv" else "\t", bom=bom)
+            made = made_files.table(contents, "," if kind == "csv" else "\t", bom=bom, tags=tags)
         case "parquet":
-            return f"{stem}.parquet", made_files.parquet(contents, rng)
+            return f"{stem}.parquet", made_files.parquet(contents, rng, tags=tags)
         case "arrow" | "stream":
-            made = made_files.arrow(contents, rng, stream=kind == "stream")
+            made = made_files.arrow(contents, rng, stream=kind == "stream", tags=tags)
         case _:
-            made = made_files.warc(contents, rng)
+            made = made_files.warc(contents, rng, tags=tags)
     return _named(rng, cell, stem + SUFFIXES[kind], made)
 
 

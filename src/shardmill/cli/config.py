@@ -27,11 +27,13 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
     command = click.option(
         "--save-config",
         metavar="FILE",
+        shell_complete=files,
         help="Write what this command line (and --config) says about the job to a TOML file for --config.",
     )(command)
     command = click.option(
         "--config",
         metavar="FILE",
+        shell_complete=files,
         is_eager=True,
         expose_value=False,
         callback=_read,

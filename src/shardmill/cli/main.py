@@ -19,6 +19,7 @@ from shardmill.cli.console import Reporter, duration, load_line, plural, print_j
 from shardmill.cli.doctor import doctor
 from shardmill.cli.failures import ResultError, fail, tell_programs
 from shardmill.cli.options import as_json, option, options, quiet
+from shardmill.cli.pack import pack
 from shardmill.cli.results import COMMANDS
 from shardmill.cli.tokenizers import tokenizers
 from shardmill.errors import ShardmillError, TemporaryError
@@ -40,6 +41,8 @@ Examples:
       every text, JSON Lines, Parquet, Arrow, CSV and TSV file below corpus/, as uint32
   shardmill prepare 'crawl/*.jsonl.zst' -o data/ --field content --on-error skip
       the field "content" of each line; bad lines are skipped and counted
+  shardmill prepare crawl/ -o data/ --where 'score >= 3' --where 'language in ("en", "de")'
+      only records whose other fields meet these conditions
   shardmill prepare 'part-*.txt' -o data/ --separator '<|endoftext|>'
       documents are separated by <|endoftext|>, which becomes the end-of-text token
   shardmill prepare tiny.txt -o data/ --val-fraction 0.1 --split tail
@@ -140,7 +143,7 @@ def estimate(as_json: bool, **given: Any) -> None:
     _show_estimate(*job_of(given), as_json=as_json)
 
 
-for _command in (*COMMANDS, tokenizers, doctor):
+for _command in (*COMMANDS, pack, tokenizers, doctor):
     cli.add_command(_command)
 for _command in cli.commands.values():  # the group passes it on only when the command is called through it
     _command.context_settings.setdefault("help_option_names", ["-h", "--help"])
@@ -247,8 +250,9 @@ def _summary(result: "Result", told: tuple[str, ...]) -> list[str]:
     plain = isinstance(inputs, list) and all(entry["path"].lower().endswith(_PLAIN_TEXT) for entry in inputs)
     share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens and plain else ""
     rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""
+    filtered = f", {counts.documents_filtered:,} filtered out by --where" if counts.documents_filtered else ""
     lines.append(
-        f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}), {size(counts.input_bytes)} of input{share}"
+        f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}{filtered}), {size(counts.input_bytes)} of input{share}"
     )
     if run:
         if run["resumed_bytes"]:

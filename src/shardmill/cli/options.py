@@ -82,6 +82,7 @@ _METAVARS = {
     "sample": "SHARE",
     "include": "GLOB",
     "exclude": "GLOB",
+    "where": "CONDITION",
 }
 _TOKENIZERS = ("gpt2", "r50k_base", "cl100k_base", "o200k_base")
 _HELP = {
@@ -102,6 +103,7 @@ _HELP = {
     "seed": "Another seed chooses another validation set.",
     "include": "Of folders and globs, take only files whose name or path matches, e.g. '*.jsonl.zst' or 'train/*'; repeatable. Also takes what is left out by default: README, LICENSE and the like, and unknown suffixes. INPUTs that name a file are always taken.",
     "exclude": "Of folders and globs, leave out files whose name or path matches, e.g. '*.md' or 'drafts/*'; repeatable.",
+    "where": "Take only records whose fields meet this condition, e.g. 'score >= 3' or 'language in (\"en\", \"de\") and meta.length > 500'; repeatable, and all must be met. A record without the field is filtered out.",
     "input_format": "Format of the inputs. auto: detected for each file by its name and first bytes. Compressed files (.gz, .zst, .bz2, .xz) are always recognized.",
     "field": "The JSON field or column that holds the text; a.b is field b of field a.",
     "on_error": "Bad records and invalid UTF-8: stop and say where; skip them and list them in rejects.jsonl; or replace bad characters by U+FFFD, and stop at other errors.",

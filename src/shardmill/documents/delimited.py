@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.documents import utf8
-from shardmill.documents.long_values import Cursor, ValuePart, ValueReader, long_parts, plain
+from shardmill.documents.long_values import Cursor, ValuePart, ValueReader, long_parts
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Broken, Counted, Records, checked, damage_of, lost, whole_lines
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, weight
+from shardmill.documents.where import VALUE_BYTES, Untyped, field_name
 from shardmill.io.reading import Reader
 
 _WINDOW = 256 << 10
@@ -35,8 +36,8 @@ class Row:
     at: int
     line: int
     """How many lines precede it."""
-    value: bytes | Broken
-    """The text, or why there is none."""
+    value: bytes | Broken | None
+    """The text, or why there is none; None: --where does not want it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,9 @@ class TablePart:
         found = Records(rules=rules, location=self._location, job_offset=self.job_offset)
         for index, row in enumerate(self.rows):
             offset = row.at - self.rows[0].at
-            if isinstance(row.value, Broken):
+            if row.value is None:
+                found.leave_out()
+            elif isinstance(row.value, Broken):
                 found.refuse(row.value, index, offset)
             else:
                 found.add_text(row.value, index, offset)
@@ -75,7 +78,16 @@ class _Table:
     delimiter: str
     newline: bytes
     column: int
+    filtered_by: tuple[int, ...]
+    """The columns that --where asks for."""
     rules: TextRules
+
+    def wants(self, values: dict[int, str]) -> bool:
+        """Whether a row with these values in its columns passes the filter."""
+        if self.rules.where is None:
+            return True
+        found = [values.get(column) for column in self.filtered_by]
+        return self.rules.where.test([None if value is None else Untyped(_readable(value)) for value in found])
 
 
 def read_parts(
@@ -87,16 +99,18 @@ def read_parts(
     newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
     bom = len(BOM) if head.startswith(BOM) else 0
     source, ends = _parsed(reader.read(bom, _LONGEST_HEADER), newline, delimiter)
-    column, location = _column(source, ends, rules.field), Location(path=reader.path, line=1)
+    columns, location = _columns(source, ends, rules), Location(path=reader.path, line=1)
     here = start
     if not start.offset:
         here = Position(file=start.file, offset=bom + ends[source.line_num], record=source.line_num)
         if bom:
             yield Counted(file=start.file, after=here, location=location, boms=1)
-    if isinstance(column, Broken):
-        yield Counted(file=start.file, after=Position(file=start.file + 1), location=location, complaint=str(column))
+    if isinstance(columns, Broken):
+        yield Counted(file=start.file, after=Position(file=start.file + 1), location=location, complaint=str(columns))
         return
-    table = _Table(reader=reader, delimiter=delimiter, newline=newline, column=column, rules=rules)
+    table = _Table(
+        reader=reader, delimiter=delimiter, newline=newline, column=columns[0], filtered_by=columns[1:], rules=rules
+    )
     while True:
         reader.done_until(here.offset)
         rows, after = ([], here) if here.begin else _rows(table, here)
@@ -106,7 +120,10 @@ def read_parts(
                 break
             value, after = found
             location = Location(path=reader.path, line=here.record + 1, byte=here.offset)
-            yield from long_parts(value, here, after, location, base + here.offset, rules)
+            if value is None:
+                yield Counted(file=here.file, after=after, location=location, filtered=1)
+            else:
+                yield from long_parts(value, here, after, location, base + here.offset, rules)
         elif rows:
             yield TablePart(
                 file=here.file, path=reader.path, rows=tuple(rows), job_offset=base + rows[0].at, after=after
@@ -116,8 +133,9 @@ def read_parts(
         yield lost(here.file, Location(path=reader.path, line=here.record + 1), "line", damage)
 
 
-def _column(source: Any, ends: list[int], field: str) -> int | Broken:
-    """Which column has the text, according to the first row; 0 for an empty file."""
+def _columns(source: Any, ends: list[int], rules: TextRules) -> tuple[int, ...] | Broken:
+    """Which column has the text, and which the fields of --where, according to the first row; the first of an empty file."""
+    wanted = [rules.field, *(field_name(field) for field in (rules.where.fields if rules.where else ()))]
     try:
         names = next(source, None)
     except csv.Error as e:
@@ -125,15 +143,22 @@ def _column(source: Any, ends: list[int], field: str) -> int | Broken:
     if ends[-1] >= _LONGEST_HEADER:
         return Broken(f"the header is longer than {_LONGEST_HEADER:,} bytes")
     if names is None:
-        return 0
+        return (0,) * len(wanted)
     if not names:
         return Broken("the header is a blank line")
-    found = [i for i, name in enumerate(names) if name == field]
+    try:
+        return tuple(_column(names, name, "--where" if i else "--column") for i, name in enumerate(wanted))
+    except Broken as e:
+        return e
+
+
+def _column(names: list[str], wanted: str, option: str) -> int:
+    found = [i for i, name in enumerate(names) if name == wanted]
     if len(found) > 1:
-        return Broken(f"there are {len(found)} columns named {field!r}; rename all but one")
+        raise Broken(f"there are {len(found)} columns named {wanted!r}; rename all but one")
     if not found:
         shown = ", ".join(names[:_COLUMNS_SHOWN]) + (" …" if len(names) > _COLUMNS_SHOWN else "")
-        return Broken(f"there is no column {field!r}; the file has: {shown}. Choose one with --column")
+        raise Broken(f"there is no column {wanted!r}; the file has: {shown}. Choose one with {option}")
     return found[0]
 
 
@@ -142,7 +167,7 @@ def _rows(table: _Table, here: Position) -> tuple[list[Row], Position]:
     data, _ = whole_lines(table.reader, here.offset, table.newline, table.rules.block_bytes)
     source, ends = _parsed(data, table.newline, table.delimiter)
     rows: list[Row] = []
-    value: bytes | Broken
+    value: bytes | Broken | None
     at, done = here.offset, 0
     # A field may also be longer than the csv module allows; its limit is the whole process's, so it is left alone.
     with contextlib.suppress(csv.Error):
@@ -153,7 +178,8 @@ def _rows(table: _Table, here: Position) -> tuple[list[Row], Position]:
             if values:  # a blank line is not a record, but has a number
                 value = _too_few(len(values), table)
                 if len(values) > table.column:
-                    value = values[table.column].encode("utf-8", "surrogateescape")
+                    wanted = table.rules.where is None or table.wants(dict(enumerate(values)))
+                    value = values[table.column].encode("utf-8", "surrogateescape") if wanted else None
                 rows.append(Row(at=at, line=here.record + done, value=value))
             at, done = following, source.line_num
     return rows, Position(file=here.file, offset=at, record=here.record + done) if done else here
@@ -183,13 +209,13 @@ class _LongRow:
         self._cursor = Cursor(table.reader, here.offset)
         self._outside = re.compile(b"[^\r\n" + re.escape(table.delimiter.encode()) + b"]*")
 
-    def find(self) -> tuple[ValueReader | Broken, Position] | None:
-        """A Reader of its text, or why there is none, and where the next row begins; None at the end of the file."""
+    def find(self) -> tuple[ValueReader | Broken | None, Position] | None:
+        """A Reader of its text, or why there is none (see Row), and where the next row begins; None at the end of the file."""
         newline, first = self._table.newline, self._here.offset
         if self._cursor.peek() is None:
             return None
         try:
-            value = self._row()
+            value: ValueReader | Broken | None = self._row()
         except Broken as e:
             if str(e) == _UNCLOSED and damage_of(self._table.reader) is not None:
                 return None
@@ -204,22 +230,27 @@ class _LongRow:
         lines += read(end - 1, 1) != newline
         return value, Position(file=self._here.file, offset=end, record=self._here.record + lines)
 
-    def _row(self) -> ValueReader | Broken:
-        reader, replace = self._table.reader, self._table.rules.on_error == "replace"
+    def _row(self) -> ValueReader | Broken | None:
+        reader, table = self._table.reader, self._table
         number, value = 0, None
+        others: dict[int, str] = {}
         while True:
             is_quoted = self._cursor.peek() == _QUOTE
             span = self._quoted() if is_quoted else self._unquoted()
-            if number == self._table.column and is_quoted:
-                value = ValueReader(reader, span, _boundary, _without_quotes, replace=replace)
-            elif number == self._table.column:
-                value = plain(reader, span, replace=replace)
-            if self._cursor.peek() != ord(self._table.delimiter):
+            boundary, decode = (_boundary, _without_quotes) if is_quoted else (_character, checked)
+            if number == table.column:
+                value = ValueReader(reader, span, boundary, decode, replace=table.rules.on_error == "replace")
+            if number in table.filtered_by:
+                beginning = ValueReader(reader, span, boundary, decode, replace=True).read(0, VALUE_BYTES)
+                others[number] = beginning.decode("utf-8", "replace")
+            if self._cursor.peek() != ord(table.delimiter):
                 break
             self._cursor.step()
             number += 1
         self._end_of_row()
-        return _too_few(number + 1, self._table) if value is None else value
+        if value is None:
+            return _too_few(number + 1, table)
+        return value if table.wants(others) else None
 
     def _unquoted(self) -> tuple[int, int]:
         start = self._cursor.position
@@ -256,6 +287,15 @@ def _boundary(raw: bytes) -> int:
     """Where raw can be cut: not between two quotes that stand for one, nor inside a character."""
     quotes = len(raw) - len(raw.rstrip(b'"'))
     return len(raw) - 1 if quotes % 2 else character_boundary(raw, len(raw))
+
+
+def _readable(value: str) -> str:
+    """With U+FFFD for each byte that is not UTF-8."""
+    return value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _character(raw: bytes) -> int:
+    return character_boundary(raw, len(raw))
 
 
 def _without_quotes(raw: bytes, done: int, replace: bool) -> tuple[bytes, int]:

@@ -1,4 +1,4 @@
-"""One line of JSON of any length → the string in one field, in bounded memory.
+"""One line of JSON of any length → the string in one field, or the values that --where asks for, in bounded memory.
 
 The line is parsed a window at a time, and so is its string unescaped when it is read. This is for lines that are too
 long to hold, and for those longer than a block with which something is wrong.
@@ -7,11 +7,13 @@ long to hold, and for those longer than a block with which something is wrong.
 import json
 import re
 from collections.abc import Callable
+from typing import cast
 
 from shardmill.documents import utf8
 from shardmill.documents.long_values import Cursor, ValueReader
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.records import Broken
+from shardmill.documents.where import VALUE_BYTES, Value, Where, integer
 from shardmill.io.reading import Reader
 
 DEPTH = 900
@@ -49,11 +51,38 @@ def find_string(reader: Reader, span: tuple[int, int], path: tuple[str, ...]) ->
     name = ".".join(path)
     if scan.repeated:
         raise Broken(f"field {name!r} occurs twice")
-    if scan.other is not None:
-        raise Broken(f"field {name!r} is {scan.other}, not a string")
-    if scan.string is None:
+    if scan.blocked is not None:
+        raise Broken(f"field {name!r} is {scan.blocked}, not a string")
+    if scan.value is None:
         raise Broken(missing(path, scan.names))
-    return scan.string
+    kind, found = scan.value
+    if kind != '"':
+        raise Broken(f"field {name!r} is {_KINDS[kind]}, not a string")
+    return found
+
+
+def is_wanted(reader: Reader, span: tuple[int, int], where: Where) -> bool:
+    """Whether the line at [start, end) passes the filter; a line that is not JSON does, to be refused as such."""
+    values: list[Value] = []
+    for field in where.fields:
+        scan = _Scan(reader, span, field)
+        try:
+            scan.run()
+        except Broken:
+            return True
+        values.append(None if scan.value is None else _read_value(reader, *scan.value))
+    return where.test(values)
+
+
+def _read_value(reader: Reader, kind: str, span: tuple[int, int]) -> Value:
+    """A value as Python's json has it, of a string the beginning; None for objects and lists, which nothing equals."""
+    raw = reader.read(span[0], min(span[1] - span[0], VALUE_BYTES))
+    if kind in "{[n":
+        return None
+    if kind != '"':
+        return cast(Value, json.loads(raw, parse_int=integer))
+    raw = raw if len(raw) == span[1] - span[0] else raw[: _boundary(raw)]
+    return _unquoted(raw.decode("utf-8", "replace"))
 
 
 class _Scan:
@@ -64,9 +93,10 @@ class _Scan:
         self._cursor = Cursor(reader, *span)
         self.names: list[str] = []
         """The names beside the one that was looked for, as far as they are shown."""
-        self.string: tuple[int, int] | None = None
-        self.other: str | None = None
-        """What is in the field if it is not a string."""
+        self.value: tuple[str, tuple[int, int]] | None = None
+        """What is in the field: the kind of its token, and where it is; if there are several, in the last."""
+        self.blocked: str | None = None
+        """What is on the path to the field and has no fields."""
         self.repeated = False
 
     def run(self) -> None:
@@ -92,6 +122,7 @@ class _Scan:
                 closing, own, seen = stack[-1]
                 ours = self._is_name(start, end, own)
                 self.repeated |= ours and seen
+                self.value = None if ours else self.value
                 stack[-1] = (closing, own, seen or ours)
                 expected, level = ":", own + 1 if ours else -1
                 continue
@@ -140,9 +171,9 @@ class _Scan:
     def _note(self, kind: str, span: tuple[int, int], level: int) -> None:
         """Remember a value if it is in the field, or in place of an object on the path to it."""
         if level == len(self._path):
-            self.string, self.other = (span, self.other) if kind == '"' else (self.string, _KINDS[kind])
+            self.value = kind, span
         elif kind != "{" and level > 0:
-            self.other = f"inside {'.'.join(self._path[:level])!r}, which is not an object"
+            self.blocked = f"inside {'.'.join(self._path[:level])!r}, which is not an object"
 
     def _is_name(self, start: int, end: int, level: int) -> bool:
         """Whether a key is the next name of the path."""

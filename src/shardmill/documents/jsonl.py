@@ -20,6 +20,7 @@ from shardmill.documents.pieces import Position
 from shardmill.documents.records import Broken, Counted, Records, damage_of, lost, whole_lines
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, HELD_BYTES, MAX_RECORDS, TextRules, block_bytes, growing, weight
+from shardmill.documents.where import Field, Where, integer
 from shardmill.io.reading import Reader
 
 _HEAD_BYTES = 64 << 10
@@ -58,11 +59,13 @@ class LinesPart:
         documents = [text for text in texts if text is not None]
         # Where lines begin matters only to a split by offset.
         offsets = starts() if rules.border is not None else [0] * len(texts)
-        if len(documents) == len(texts):
+        if len(documents) == len(texts) and rules.where is None:
             found.add_all(documents, offsets)
             return found
         for index, (text, line) in enumerate(zip(texts, self._lines(), strict=True)):
-            if text is not None:
+            if rules.where is not None and not _is_wanted(line, rules.where):
+                found.leave_out()
+            elif text is not None:
                 found.add(text, index, offsets[index])
             elif line.strip(b" \t\r"):  # a blank line is not a record, but has a number
                 _parse(found, line, path, index, offsets[index])
@@ -145,7 +148,7 @@ def _long_line(
     data = reader.read(here.offset, HELD_BYTES)
     end = data.find(newline) + 1 or (len(data) if len(data) < HELD_BYTES else 0)
     data = data[:end]  # three copies at most: the line, the buffer of its text, and the text
-    text = json_fast.texts(data, newline, path)[0] if data else None
+    text = json_fast.texts(data, newline, path)[0] if data and rules.where is None else None
     del data
     if text is not None:
         after = Position(file=here.file, offset=here.offset + end, record=here.record + 1)
@@ -159,6 +162,9 @@ def _long_line(
     try:
         if not may_be_object:
             raise Broken("is not an object" if first in _VALUES else "is not JSON: no value begins here")
+        if rules.where is not None and not json_scan.is_wanted(reader, (here.offset, end), rules.where):
+            yield Counted(file=here.file, after=after, location=location, filtered=1)
+            return
         if complaint is not None and not replace:
             raise Broken(complaint, repairable=True)
         span = json_scan.find_string(reader, (here.offset, end), path)
@@ -166,6 +172,21 @@ def _long_line(
     except Broken as e:
         value = e
     yield from long_parts(value, here, after, location, job_offset, rules)
+
+
+def _is_wanted(line: bytes, where: Where) -> bool:
+    """Whether a line passes the filter; one that is not a JSON object does, to be refused as such."""
+    try:
+        record = json.loads(line.decode("utf-8", "replace"), parse_int=integer)
+    except (ValueError, RecursionError):
+        return True
+    return not isinstance(record, dict) or where.test([_inside(record, field) for field in where.fields])
+
+
+def _inside(record: Any, field: Field) -> Any:
+    for name in field:
+        record = record.get(name) if isinstance(record, dict) else None
+    return record
 
 
 def _parse(found: Records, line: bytes, path: tuple[str, ...], index: int, offset: int) -> None:

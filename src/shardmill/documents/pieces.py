@@ -26,7 +26,7 @@ class Position:
 
 
 BEGINNING = Position()
-_NOT_WRITTEN = ("documents_empty", "documents_rejected", "documents_unsampled")
+NOT_WRITTEN = ("documents_empty", "documents_rejected", "documents_unsampled", "documents_filtered")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -83,5 +83,5 @@ class Pieces:
 
     @property
     def documents(self) -> int:
-        """How many documents begin in it, including those that are empty, bad or not in the sample."""
-        return sum(self.begins) + sum(number for _, name, number in self.events if name in _NOT_WRITTEN)
+        """How many documents begin in it, including those that are empty, bad, filtered or not in the sample."""
+        return sum(self.begins) + sum(number for _, name, number in self.events if name in NOT_WRITTEN)

@@ -66,6 +66,10 @@ class Records:
         except Broken as e:
             self.refuse(e, index, offset)
 
+    def leave_out(self) -> None:
+        """One record that --where does not want."""
+        self.found.count("documents_filtered")
+
     def refuse(self, broken: Broken, index: int, offset: int) -> None:
         """A bad record: an error, or left out, depending on --on-error."""
         refuse(self.found, self.location(index, offset), self.rules, broken)
@@ -92,12 +96,13 @@ class Records:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """A Part without text: an empty file, a bad record too long to hold, or the rest of a file that cannot be read."""
+    """A Part without text: an empty file, a long record that is bad or filtered, or the rest of a file that cannot be read."""
 
     file: int
     after: Position
     location: Location
     empty: int = 0
+    filtered: int = 0
     boms: int = 0
     complaint: str | None = None
     repairable: bool = False
@@ -115,7 +120,7 @@ class Counted:
         return self
 
     def keys(self, _base: int, _rules: TextRules) -> tuple[list[int], int]:
-        return [], self.empty + (0 if self.complaint is None else self.rejected)
+        return [], self.empty + self.filtered + (0 if self.complaint is None else self.rejected)
 
     def pieces(self, _base: int, rules: TextRules, _is_val: Callable[[int], bool]) -> Pieces:
         found = Pieces()
@@ -123,6 +128,8 @@ class Counted:
             found.count("byte_order_marks", self.boms)
         if self.empty:
             found.count("documents_empty", self.empty)
+        if self.filtered:
+            found.count("documents_filtered", self.filtered)
         if self.complaint is not None:
             broken = Broken(self.complaint, repairable=self.repairable)
             refuse(found, self.location, rules, broken, records=self.rejected)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from shardmill.documents.where import Where
 from shardmill.spec import InputFormat, OnError
 from shardmill.tokens.cuts import Cuts
 
@@ -54,6 +55,8 @@ class TextRules:
     on_error: OnError = "stop"
     wanted: Callable[[bytes], bool] | None = None
     """The beginning of a document or passage → whether it is in the sample."""
+    where: Where | None = None
+    """The filter on the fields of a record."""
     limited: bool = False
     """A limit may end the job anywhere: each passage is a piece, and errors after the limit do not matter."""
     judging: bool = False
@@ -66,6 +69,11 @@ class TextRules:
     """The largest page or record batch that may be read at once from Parquet and Arrow."""
     spool: str | None = None
     """A folder for the replay buffer of pipes and compressed files; None: the system's folder for temporary files."""
+
+    @property
+    def selects(self) -> bool:
+        """Whether good documents are left out."""
+        return self.wanted is not None or self.where is not None
 
 
 def block_bytes(file: int, at: int, rules: TextRules) -> int:

@@ -13,12 +13,14 @@ from shardmill.documents.pieces import Position
 from shardmill.documents.records import Broken, Counted, Records, damage_of, lost
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, growing
+from shardmill.documents.where import Untyped, Where, field_name
 from shardmill.io.reading import Reader
 
 _LONGEST_HEADER = 64 << 10
 _BLANK_LINES = re.compile(rb"[\r\n]*")
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
-_FIELD = re.compile(rb"(?m)^(WARC-Type|Content-Type|Content-Length)[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_NEEDED = re.compile(rb"(?m)^(WARC-Type|Content-Type|Content-Length)[ \t]*:[ \t]*([^\r\n]*)", re.IGNORECASE)
+_ANY = re.compile(rb"(?m)^([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)")
 _TEXT = ("conversion", "resource")
 _NOT_TEXT = ("response", "continuation")
 
@@ -32,6 +34,8 @@ class Record:
     end: int
     is_text: bool
     complaint: str | None
+    filtered: bool
+    """It would be a document, or be refused, but --where does not want it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +61,9 @@ class WarcPart:
             job_offset=self.job_offset,
         )
         for index, record in enumerate(self.records):
-            if record.complaint is not None:
+            if record.filtered:
+                found.leave_out()
+            elif record.complaint is not None:
                 found.refuse(Broken(record.complaint), index, record.at)
             elif record.is_text:
                 found.add_text(self.data[record.begin : record.end], index, record.at)
@@ -73,7 +79,7 @@ def read_parts(
         reader.done_until(here.offset)
         try:
             data, records = (b"", []) if here.begin else _whole_records(reader, here, rules)
-            record = records[-1] if records else _next_record(reader, here.offset)
+            record = records[-1] if records else _next_record(reader, here.offset, rules.where)
         except Broken as e:
             yield lost(here.file, Location(path=reader.path, byte=here.offset), "record", e)
             return
@@ -91,6 +97,8 @@ def read_parts(
                 job_offset=base + here.offset,
                 after=after,
             )
+        elif record.filtered:
+            yield Counted(file=here.file, after=after, location=location, filtered=1)
         elif record.is_text:
             span = here.offset + record.begin, here.offset + record.end
             value = plain(reader, span, replace=rules.on_error == "replace")
@@ -107,7 +115,9 @@ def _whole_records(reader: Reader, here: Position, rules: TextRules) -> tuple[by
         found: list[Record] = []
         at = 0
         try:
-            while len(found) < MAX_RECORDS and (record := _record(data, at)) is not None and record.end <= len(data):
+            while len(found) < MAX_RECORDS and (record := _record(data, at, rules.where)) is not None:
+                if record.end > len(data):
+                    break
                 found.append(record)
                 at = record.end
         except Broken:
@@ -118,10 +128,10 @@ def _whole_records(reader: Reader, here: Position, rules: TextRules) -> tuple[by
     return data, found
 
 
-def _next_record(reader: Reader, at: int) -> Record | None:
+def _next_record(reader: Reader, at: int, where: Where | None) -> Record | None:
     """The next record, however long; None at the end of the file. Raises Broken if it is truncated."""
     head = reader.read(at, _LONGEST_HEADER)
-    record = _record(head, 0)
+    record = _record(head, 0, where)
     if record is not None and (record.end == record.begin or reader.read(at + record.end - 1, 1)):
         return record
     damage = damage_of(reader)
@@ -130,7 +140,7 @@ def _next_record(reader: Reader, at: int) -> Record | None:
     raise Broken(damage or "the file is truncated in the middle of it")
 
 
-def _record(data: bytes, at: int) -> Record | None:
+def _record(data: bytes, at: int, where: Where | None) -> Record | None:
     """The record that begins there; None if there is none, or not all of its header. Raises Broken."""
     blank = _BLANK_LINES.match(data, at)
     begin = at if blank is None else blank.end()
@@ -143,7 +153,8 @@ def _record(data: bytes, at: int) -> Record | None:
         if len(data) - begin >= _LONGEST_HEADER:
             raise Broken("its header does not end")
         return None
-    fields = {name.lower(): value.strip() for name, value in _FIELD.findall(data, begin, header_end.start() + 1)}
+    pattern = _NEEDED if where is None else _ANY
+    fields = {name.lower(): value.strip() for name, value in pattern.findall(data, begin, header_end.start() + 1)}
     length = fields.get(b"content-length", b"")
     if not length.isdigit():
         raise Broken("its header does not give its length")
@@ -154,10 +165,19 @@ def _record(data: bytes, at: int) -> Record | None:
         complaint = f"is a {kind}, as a server sent it, not text; use the WET files of the same crawl, or extract the text first"
     elif kind in _TEXT and media != "text/plain":
         complaint = f"is of type {media}, and only text/plain is supported; extract the text first"
+    filtered = where is not None and (kind in _TEXT or complaint is not None) and not _is_wanted(fields, where)
     return Record(
         at=begin,
         begin=header_end.end(),
         end=header_end.end() + int(length),
         is_text=kind in _TEXT and complaint is None,
         complaint=complaint,
+        filtered=filtered,
     )
+
+
+def _is_wanted(fields: dict[bytes, bytes], where: Where) -> bool:
+    """Whether the headers pass the filter; their names are compared without case, as in HTTP."""
+    names = (field_name(field).lower().encode() for field in where.fields)
+    found = [fields.get(name) for name in names]
+    return where.test([None if value is None else Untyped(value.decode("utf-8", "replace")) for value in found])

@@ -33,6 +33,11 @@ class FileState:
         return self.checksums if self.tail is None else (*self.checksums, self.tail)
 
 
+def checksums_of(data: bytes) -> tuple[str, ...]:
+    """Of a file that is written at once."""
+    return tuple(xxhash.xxh3_64_hexdigest(data[at : at + SEGMENT_BYTES]) for at in range(0, len(data), SEGMENT_BYTES))
+
+
 class OutputFiles:
     """Files in one folder, by name; a name may include a subfolder. Each continues from the state given for it.
 

@@ -16,11 +16,18 @@ from shardmill.formats import mds_litdata
 from shardmill.formats.shards import Header, Shape, SplitName, TokenType
 from shardmill.spec import VAL_FRACTION, Dtype, OutputFormat, Spec, SplitMode
 from shardmill.system.names import show
+from shardmill.tokens import token_bytes
 from shardmill.tokens.tokenizer import Tokenizer
 
 INPUTS_NAME = "manifest.inputs.jsonl"
 # Sidecar files that every format may have: the name → the kind, as the manifest lists it.
-COMMON_SIDECARS = {"{split}.ends": "ends", "{split}.places": "places", rejects.NAME: "rejects", INPUTS_NAME: "inputs"}
+COMMON_SIDECARS = {
+    "{split}.ends": "ends",
+    "{split}.places": "places",
+    rejects.NAME: "rejects",
+    INPUTS_NAME: "inputs",
+    token_bytes.NAME: "token-bytes",
+}
 _WITH_ENDS = {"ends", "megatron-index", "rows"}
 LLMC_BYTES = 1024
 NPY_BYTES = 128
@@ -124,6 +131,8 @@ class Output:
     """Its name, for people to read."""
     sources: Sequence[str] = ()
     """The paths of the inputs, by the numbers that documents refer to them with."""
+    vocabulary: Tokenizer | None = None
+    """The tokenizer itself, if text is tokenized: it knows how much text tokens are."""
 
     @property
     def bytes_per_document(self) -> int:
@@ -361,6 +370,7 @@ def plan_output(spec: Spec, tokenizer: Tokenizer, sources: Sequence[str]) -> Out
         provenance=spec.provenance,
         tokenizer=tokenizer.name,
         sources=sources,
+        vocabulary=tokenizer,
     )
 
 

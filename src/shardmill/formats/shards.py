@@ -42,6 +42,17 @@ class SidecarFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SplitText:
+    """The text of a split: its bytes as UTF-8, and its documents, or the parts of them that it has."""
+
+    bytes: int = 0
+    documents: int = 0
+
+    def __add__(self, other: "SplitText") -> "SplitText":
+        return SplitText(bytes=self.bytes + other.bytes, documents=self.documents + other.documents)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
     """What all token files of an output have in common."""
 

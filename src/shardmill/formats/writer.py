@@ -5,7 +5,8 @@ import numpy as np
 from shardmill.formats.indexes import sidecars_of
 from shardmill.formats.output_files import OutputFiles
 from shardmill.formats.registry import Output
-from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, SidecarFile, SplitName, Tokens
+from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, SidecarFile, SplitName, SplitText, Tokens
+from shardmill.tokens.token_bytes import token_bytes_of
 
 _MOVED_TOKENS = 1 << 20
 
@@ -23,6 +24,7 @@ class ShardFiles:
         self._files, self._output, self._split = files, output, split
         self.end, self.documents = extra.get(f"{split}.end", 0), extra.get(f"{split}.documents", 0)
         """Where the last whole document ends, and how many there are."""
+        self.text_bytes = extra.get(f"{split}.bytes", 0)
         states = files.states()
         self._sizes: list[int] = []
         while (name := self._name(len(self._sizes))) in states and (output.shard_tokens or not self._sizes):
@@ -109,13 +111,17 @@ class FormatWriter:
         self._splits = {split: ShardFiles(files, output, split, extra or {}, finished=finished) for split in SPLITS}
         self._sidecars = sidecars_of(output, files, finished=finished)
 
-    def append(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance) -> None:
-        """The next tokens of a split, where documents end among them, and where each of those came from."""
+    def append(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance, text_bytes: int = 0) -> None:
+        """The next tokens of a split, where documents end among them, where each came from, and how much text they are."""
         room = self._output.val_tokens - self._splits["val"].tokens
         if split == "train" and room > 0:  # the first shard is the validation set
             inside = int(np.searchsorted(ends, room, side="right"))
             self._append("val", ids[:room], ends[:inside], places[:inside])
+            in_val = self._bytes_of(ids[:room]) if room < len(ids) else text_bytes
+            self._splits["val"].text_bytes += in_val
+            text_bytes -= in_val
             ids, ends, places = ids[room:], ends[inside:] - room, places[inside:]
+        self._splits[split].text_bytes += text_bytes
         if len(ids) or len(ends):
             self._append(split, ids, ends, places)
 
@@ -129,7 +135,18 @@ class FormatWriter:
 
     def extra(self) -> dict[str, int]:
         ends = {f"{split}.end": grown.end for split, grown in self._splits.items()}
-        return ends | {f"{split}.documents": grown.documents for split, grown in self._splits.items()}
+        sizes = {f"{split}.bytes": grown.text_bytes for split, grown in self._splits.items()}
+        return ends | sizes | {f"{split}.documents": grown.documents for split, grown in self._splits.items()}
+
+    def text(self) -> dict[SplitName, SplitText]:
+        """How much text was written to each split."""
+        return {
+            split: SplitText(bytes=grown.text_bytes, documents=grown.documents) for split, grown in self._splits.items()
+        }
+
+    def _bytes_of(self, ids: Tokens) -> int:
+        known = token_bytes_of(self._output.vocabulary) if self._output.vocabulary is not None else None
+        return int(known.sizes[ids].sum()) if known is not None else 0
 
     def shards(self) -> tuple[Shard, ...]:
         return tuple(shard for grown in self._splits.values() for shard in grown.shards())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.pieces import NOT_WRITTEN, Pieces, Position
 from shardmill.documents.rejects import Reject
 from shardmill.errors import ShardmillError
 from shardmill.job.job import Job
@@ -27,6 +27,7 @@ class Trace:
     """The pieces of one Block, column by column (see Pieces), and where the tokens of each end."""
 
     token_ends: npt.NDArray[np.int64]
+    text_bytes: list[int]
     files: list[int]
     val: list[bool | None]
     begins: list[bool]
@@ -43,13 +44,15 @@ class Trace:
 class Run:
     """Consecutive tokens of one split; None: the split of the run before.
 
-    ends: where documents end among them; places: for each such document its file, and where in it the document starts.
+    ends: where documents end among them; places: for each such document its file, and where in it the document starts;
+    text_bytes: how much text they are.
     """
 
     val: bool | None
     tokens: Tokens
     ends: npt.NDArray[np.int64]
     places: npt.NDArray[np.uint64]
+    text_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +151,15 @@ def runs_of(trace: Trace, tokens: Tokens) -> list[Run]:
         start, stop = int(ends[first - 1]) if first else 0, int(ends[after - 1])
         ended = document_ends[first:after]
         inside = ends[first:after][ended] - start
-        runs.append(Run(val=val[first], tokens=tokens[start:stop], ends=inside, places=places[first:after][ended]))
+        runs.append(
+            Run(
+                val=val[first],
+                tokens=tokens[start:stop],
+                ends=inside,
+                places=places[first:after][ended],
+                text_bytes=sum(trace.text_bytes[first:after]),
+            )
+        )
     return runs
 
 
@@ -213,6 +224,7 @@ def _trace(
         first += len(pieces.data)
     return Trace(
         token_ends=token_ends,
+        text_bytes=[len(data) for pieces in found for data in pieces.data],
         files=[part.file for part, pieces in zip(block.parts, found) for _ in pieces.data],
         val=[val for pieces in found for val in pieces.val],
         begins=[flag for pieces in found for flag in pieces.begins],
@@ -239,7 +251,7 @@ def count(trace: Trace, input_bytes: int, pieces: int | None = None) -> Counts:
         else:
             counts["passages"] += passages
             counts["passages_val"] += passages if val else 0
-    counts["documents"] += counts["documents_empty"] + counts["documents_rejected"] + counts["documents_unsampled"]
+    counts["documents"] += sum(counts[name] for name in NOT_WRITTEN)
     return Counts(**{**counts, "input_bytes": input_bytes})
 
 

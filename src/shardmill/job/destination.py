@@ -24,6 +24,7 @@ from shardmill.record.journal import Journal, Unfinished
 from shardmill.record.manifest import Manifest
 from shardmill.spec import Limits
 from shardmill.system.names import is_url, show
+from shardmill.tokens import token_bytes
 
 _SHOWN = 20
 
@@ -241,8 +242,10 @@ def replaced_bytes(folder: Path, format: Format) -> int:
     return sum(each.st_size for each in found if each.st_nlink == 1)
 
 
-def conclude(destination: Destination, made: Manifest, run: dict[str, Any]) -> None:
-    """All files have their names: now the report, the manifest (I3), and then the journal goes."""
+def conclude(destination: Destination, made: Manifest, run: dict[str, Any], table: bytes | None = None) -> None:
+    """All files have their names: now the table of token bytes, the report, the manifest (I3); then the journal goes."""
+    if table is not None:
+        destination.target.put(token_bytes.NAME, table)
     destination.target.put(manifest.RUN_NAME, manifest.dump(run))
     storage.reached("run-written")
     destination.target.put(manifest.NAME, made.to_json())

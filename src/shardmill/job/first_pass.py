@@ -12,7 +12,7 @@ import numpy as np
 from shardmill.documents import detect, passages
 from shardmill.documents.pieces import Position
 from shardmill.documents.rules import BOM, TextRules
-from shardmill.errors import ContentError, ShardmillError
+from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.reading import Reader, ahead, open_input
 from shardmill.job import plan, split
@@ -38,7 +38,7 @@ def run(
     enough = split.enough(fraction)
     if found is None:
         files_suffice = plain and len(files) >= enough  # a file of text is at least one document
-        counted = rules.wanted is None and (files_suffice or _has_records(files, rules, enough))
+        counted = not rules.selects and (files_suffice or _has_records(files, rules, enough))
         found = Lowest(records=math.ceil(enough) if counted else 0)
         yield found, 0
     if found.records < enough:
@@ -46,7 +46,7 @@ def run(
         for after, size, keys, records in (
             _survey(files, rules, found.position) if surveys else _parse(files, rules, found.position, workers)
         ):
-            found = found.plus(keys, records if rules.wanted is None else len(keys), after)
+            found = found.plus(keys, len(keys) if rules.selects else records, after)
             yield found, size
             if found.records >= enough:
                 return
@@ -57,7 +57,7 @@ def begin(
 ) -> Lowest | None:
     """As much of a first pass as takes little memory, while something else is waited for. run reports any errors."""
     found = None
-    with contextlib.suppress(ShardmillError):
+    with contextlib.suppress(InputError):
         for found, _ in run(files, rules, fraction, None, plain=plain, workers=1):
             if until() or not (plain and _can_survey(files, rules)):
                 return found

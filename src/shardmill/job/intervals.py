@@ -18,6 +18,8 @@ _USUAL_SPREAD = 0.05
 _USUAL_WEIGHT = 4
 # Words that are cut where a sample ends, and the like: an interval is not narrower, unless everything was counted.
 _LEAST = 0.005
+# What a decompressor takes ahead of the text, on average and at most.
+_AHEAD, _MOST_AHEAD = 48 << 10, 128 << 10
 # A file in which several were joined promises the text of the first or last alone.
 _LIKELY = 1.5
 
@@ -59,12 +61,14 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
-    """A contribution to a total: its value, the variance with its degrees of freedom, and a deviation that is not independent of other parts'."""
+    """A contribution to a total: its value, the variance with its degrees of freedom, and how far what was not read may
+    be off, by itself and in the same direction as that of all other files."""
 
     value: float
     variance: float = 0.0
     freedom: float = math.inf
     drift: float = 0.0
+    common_drift: float = 0.0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -90,7 +94,7 @@ class Across:
             value=mean * self.total,
             variance=spread / count * self.total**2 + self.chance * mean**2,
             freedom=max(1, count - 1),
-            drift=drift * self.total,
+            common_drift=drift * self.total,
         )
 
 
@@ -106,7 +110,7 @@ class FromStart:
 
     def part(self, quantity: Quantity) -> _Part:
         unit, total = self._unit()
-        read = sum(span.amount(unit) for span in self.spans)
+        read = self._read(unit)
         value = sum(span.amount(quantity) for span in self.spans)
         variance = _encoding_variance(self.spans) if quantity == "tokens" else 0.0
         freedom = len(self.spans) - 1 + _USUAL_WEIGHT
@@ -115,15 +119,22 @@ class FromStart:
         unread = max(0.0, total - read)
         density = value / read
         drift = _DRIFT_TEXT if unit == "raw" else _DRIFT_COMPRESSED
-        deviation = math.sqrt(_drift_variance(self.spans, quantity, unit, unread / read) + (drift * density) ** 2)
+        seen = _drift_variance(self.spans, quantity, unit, unread / read)
+        deviation = math.sqrt(seen + (drift**2 - _DRIFT_MANY**2) * density**2)
         grown = 1 + unread / read
-        return _Part(value=value * grown, variance=variance * grown**2, freedom=freedom, drift=deviation * unread)
+        return _Part(
+            value=value * grown,
+            variance=variance * grown**2,
+            freedom=freedom,
+            drift=deviation * unread,
+            common_drift=_DRIFT_MANY * density * unread,
+        )
 
     @property
     def unread(self) -> float:
         """The share that was not read."""
         unit, total = self._unit()
-        read = sum(span.amount(unit) for span in self.spans)
+        read = self._read(unit)
         return 0.0 if self.at_end or not total else max(0.0, 1 - read / total)
 
     def whole(self) -> Span:
@@ -134,12 +145,19 @@ class FromStart:
 
     def _unit(self) -> tuple[Quantity, float]:
         """How progress is measured: in decompressed bytes if their number is known and likely, else in bytes of input."""
-        read, raw = sum(span.input for span in self.spans), sum(span.raw for span in self.spans)
-        if self.promised is not None and read:
-            likely = raw * self.total / read
-            if max(raw, likely / _LIKELY) <= self.promised <= likely * _LIKELY:
+        raw = sum(span.raw for span in self.spans)
+        if self.promised is not None and raw:
+            read = sum(span.input for span in self.spans)
+            low, high = (raw * self.total / max(1.0, each) for each in (read, read - _MOST_AHEAD))
+            if max(raw, low / _LIKELY) <= self.promised <= high * _LIKELY:
                 return "raw", self.promised
         return "input", self.total
+
+    def _read(self, unit: Quantity) -> float:
+        """How much was read; of compressed bytes, what the decompressor has taken but not yet returned is left out."""
+        read, raw = (sum(span.amount(each) for span in self.spans) for each in (unit, "raw"))
+        ahead = unit == "input" and raw and raw != read and not self.at_end
+        return read - min(_AHEAD, read / 2) if ahead else read
 
 
 Found = list[Across | FromStart]
@@ -151,7 +169,8 @@ def total(found: Found, quantity: Quantity) -> Range:
     variance, value = sum(part.variance for part in parts), sum(part.value for part in parts)
     weight = sum(part.variance**2 / part.freedom for part in parts)
     freedom = variance**2 / weight if weight else math.inf
-    off = math.hypot(_t(freedom) * math.sqrt(variance), 2 * sum(part.drift for part in parts))
+    drift = math.hypot(*(part.drift for part in parts), sum(part.common_drift for part in parts))
+    off = math.hypot(_t(freedom) * math.sqrt(variance), 2 * drift)
     off = max(off, _LEAST * value) if off else 0.0
     counted = sum(span.amount(quantity) for each in found if isinstance(each, FromStart) for span in each.spans)
     low = max(value - off, counted if quantity != "tokens" else 0.0, 0.0)

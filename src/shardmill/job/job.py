@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardmill.documents import text
+from shardmill.documents import text, where
 from shardmill.documents.columnar import columns
 from shardmill.documents.rules import TextRules
 from shardmill.errors import UsageError
@@ -92,6 +92,11 @@ def versions(job: Job) -> dict[str, Any]:
 def find(spec: Spec, limits: Limits) -> tuple[InputFiles, Tokenizer]:
     """The inputs and the tokenizer. Refuses choices that contradict each other."""
     registry.check(spec)
+    where.parse(spec.where)
+    if limits.max_rejects is not None and spec.on_error != "skip":
+        raise UsageError(
+            f"--max-rejects: with --on-error {spec.on_error} no record is skipped; pass --on-error skip with it"
+        )
     check_output_url(str(spec.output))
     chooser, most = Chooser(spec.include, spec.exclude), limits.most_memory()
     files = find_inputs(map(str, spec.inputs), chooser, network_seconds=limits.network_seconds, most_bytes=most)
@@ -109,16 +114,13 @@ def find(spec: Spec, limits: Limits) -> tuple[InputFiles, Tokenizer]:
 
 def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits, *, begins: bool = False) -> Job:
     """Decide everything before the work starts. If it starts right away, the first pass runs while the engines load."""
-    if limits.max_rejects is not None and spec.on_error != "skip":
-        raise UsageError(
-            f"--max-rejects: with --on-error {spec.on_error} no record is skipped; pass --on-error skip with it"
-        )
     total = files.total_bytes if files.known else 0
     likely = total if files.known else _UNKNOWN_BYTES
     writes = registry.plan_output(spec, tokenizer, files.paths)
     mode, fraction = _val_choice(spec)
     separator = text.escaped(spec.separator) if spec.separator is not None else None
-    probe = plan.probe(files, spec.input_format, spec.field)
+    condition = where.parse(spec.where)
+    probe = plan.probe(files, spec.input_format, spec.field, condition)
     one_text = len(files) == 1 and separator is None and probe.first_is_text
     eot_side = spec.eot
     if eot_side == "auto":  # like nanoGPT's own script, none after a single text, unless the trainer needs it
@@ -135,6 +137,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         block_bytes=limits.block_bytes,
         on_error=spec.on_error,
         wanted=split.sampler(spec.sample, spec.seed),
+        where=condition,
         limited=spec.limit_documents is not None or spec.limit_tokens is not None,
         field=spec.field,
         input_format=spec.input_format,

@@ -34,9 +34,10 @@ from shardmill.job.truncate import Truncation
 from shardmill.job.workers import mill_blocks
 from shardmill.record import input_list
 from shardmill.record.journal import Checkpoint, Checkpoints, Journal, Unfinished
-from shardmill.record.manifest import Counts, Manifest
+from shardmill.record.manifest import Counts, Manifest, Text
 from shardmill.spec import Limits, Spec
 from shardmill.system import machine
+from shardmill.tokens.token_bytes import TokenBytes, token_bytes_of
 
 Phase = Literal["loading", "splitting", "milling", "uploading"]
 
@@ -146,7 +147,8 @@ def prepare(
             unfinished = Unfinished(overwrites=overwrite)
         made, output = _run(job, limits, destination, unfinished, report)
         run = output.run_report(time.perf_counter() - started)
-        destinations.conclude(destination, made, run)
+        table = token_bytes_of(job.tokenizer)
+        destinations.conclude(destination, made, run, table.file() if table is not None else None)
     return Result(output=destination.target.shown, manifest=made, run=run, notes=notes + notes_on(job, made))
 
 
@@ -240,7 +242,7 @@ class _Output:
         val, tokens, ended = at.val, at.tokens, at.ended
         for run in milled.runs:
             val = val if run.val is None else run.val
-            self._writer.append("val" if val else "train", run.tokens, run.ends, run.places)
+            self._writer.append("val" if val else "train", run.tokens, run.ends, run.places, run.text_bytes)
             tokens += len(run.tokens)
             ended += len(run.ends)
         if milled.rejects:
@@ -348,7 +350,8 @@ def _manifest_of(job: Job, counts: Counts, writer: FormatWriter) -> Manifest:
         raise ShardmillError(
             f"only {counts.input_bytes:,} of {job.total_bytes:,} input bytes were read; this is a bug in shardmill, please report it"
         )
-    return Manifest(
+    table = token_bytes_of(job.tokenizer)
+    made = Manifest(
         job=describe(job.spec, job.files, job.tokenizer),
         dtype=job.writes.dtype.name,
         eot_id=job.eot_id,
@@ -356,7 +359,16 @@ def _manifest_of(job: Job, counts: Counts, writer: FormatWriter) -> Manifest:
         counts=counts,
         files=writer.shards(),
         sidecars=writer.sidecars(),
+        text=_text_of(job, writer, table),
     )
+    return made.with_table(table.file() if table is not None else None)
+
+
+def _text_of(job: Job, writer: FormatWriter, table: TokenBytes | None) -> Text | None:
+    """How much text each split holds; None: a cut between two tokens may have divided bytes that nobody counted."""
+    rule = table.rule if table is not None else "unknown"
+    cut = job.writes.val_tokens > 0 or job.spec.limit_tokens is not None
+    return None if cut and rule != "exact" else Text(**writer.text(), rule=rule)
 
 
 def _first_pass_reporter(job: Job, report: Callable[[Progress], None]) -> Callable[[int], None]:

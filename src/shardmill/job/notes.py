@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shardmill.documents import rejects
-from shardmill.errors import ShardmillError, UsageError
+from shardmill.errors import InputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.registry import Format
 from shardmill.formats.shards import SPLITS
@@ -20,6 +20,7 @@ _MOST_VAL = 0.1
 _MOST_BYTES_PER_TOKEN = 8
 _HINT_BYTES = 4 << 20
 _HINT_LEAST = 3
+_NOTHING_WANTED = "meets --where; check the names of its fields, and whether their values are numbers or text"
 # Separators that are common in text files. The last is weak, so it must be frequent.
 _LIKELY_SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "\n\n\n")
 
@@ -63,6 +64,8 @@ def _about_val(job: Job, expect: Callable[[Job], Expected]) -> list[str]:
     if job.plain and not any(_judge_val(job, tokens, tokens) for tokens in bounds):
         return []
     tokens = expect(job)
+    if job.rules.where is not None and not tokens.high:
+        return [f"no record of the samples {_NOTHING_WANTED}"]
     if job.writes.val_tokens > tokens.high:
         raise UsageError(
             f"--format {job.writes.format.name}: the input has at most about {tokens.high:,} tokens, and the first {job.writes.val_tokens:,} are the validation set: nothing would be left to train on. "
@@ -106,7 +109,7 @@ def _separator_hint(job: Job) -> str | None:
     try:
         with open_input(file) as reader:
             head = reader.read(0, _HINT_BYTES)
-    except ShardmillError:  # the job reports it
+    except InputError:  # the job reports it
         return None
     for separator in _LIKELY_SEPARATORS:
         count = head.count(separator.encode())
@@ -136,6 +139,8 @@ def notes_on(job: Job, made: Manifest) -> tuple[str, ...]:
         f"skipped {counts.passages_rejected:,} bad passages of running text; see {rejects.NAME}": counts.passages_rejected,
     }
     notes += [sentence for sentence, count in counted.items() if count]
+    if counts.documents and counts.documents == counts.documents_filtered:
+        notes.append(f"no record {_NOTHING_WANTED}")
     if job.val_fraction and not any(file.split == "val" for file in made.files):
         notes.append("there is no validation set: too few different documents or passages for this --val-fraction")
     notes += _short(made, job.writes.format, job.writes.shape.sample_tokens or 0)

@@ -17,6 +17,7 @@ from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, FIRST_PART_BYTES, HELD_BYTES, MAX_RECORDS, TextRules
+from shardmill.documents.where import Where
 from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.compression import Decompressed
@@ -126,9 +127,11 @@ class Probe:
     """How much of them must be in memory at once: a page, a record batch, a record of a compressed stream."""
 
 
-def probe(files: InputFiles, asked: InputFormat, field: str) -> Probe:
+def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None = None) -> Probe:
     """Open the first file, and a sample of those that are not plain text by name."""
     odd = array("q", (number for number, path in enumerate(files.paths) if not path.lower().endswith(detect.TEXT)))
+    if where is not None and len(odd) < len(files) and asked == "auto":
+        raise without_fields(next(path for path in files.paths if path.lower().endswith(detect.TEXT)))
     plain, window, held = not odd and not files.pipes and asked in ("auto", "text"), 0, 0
     by_name = detect.FORMAT_OF_SUFFIX.get(detect.suffixes(files[0].path)[0], "text")
     first_is_text = asked in ("auto", "text") and by_name == "text"
@@ -141,21 +144,29 @@ def probe(files: InputFiles, asked: InputFormat, field: str) -> Probe:
             own = detect.window(reader)
             found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
             window = max(window, own)
-            held = max(held, (IN_MEMORY if own else 0) + _held(reader, found, field))
+            held = max(held, (IN_MEMORY if own else 0) + _held(reader, found, field, where))
+            if where is not None and found == "text":
+                raise without_fields(file.path)
             plain &= found == "text" and not own
         if number == 0 and asked == "auto":
             first_is_text = found == "text"
     return Probe(plain=plain, first_is_text=first_is_text, window=window, held=held)
 
 
-def _held(reader: Reader, found: InputFormat, field: str) -> int:
+def without_fields(path: str) -> InputError:
+    return InputError(
+        f"{show(path)}: --where looks at the fields of records, and plain text has none; leave it out with --exclude, or prepare it without --where"
+    )
+
+
+def _held(reader: Reader, found: InputFormat, field: str, where: Where | None) -> int:
     if found not in ("parquet", "arrow"):
         return 0 if found == "text" else HELD_BYTES
     # Imported here: it takes a tenth of a second, which plain text need not wait for.
     if found == "parquet":
         from shardmill.documents.columnar import parquet
 
-        held = parquet.largest_page(reader, field)
+        held = parquet.largest_page(reader, field, where)
     else:
         from shardmill.documents.columnar import arrow
 
@@ -202,7 +213,7 @@ def _all_parts(
 def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
     """A small file of plain text, read at once, as most of a million files are. None: read it the usual way."""
     small = file.size and file.size <= min(_SMALL_BYTES, rules.block_bytes, rules.max_run_bytes)
-    if not small or not file.local or rules.passage_bytes is not None:
+    if not small or not file.local or rules.passage_bytes is not None or rules.where is not None:
         return None
     if rules.input_format not in ("auto", "text") or not file.path.endswith(detect.TEXT):
         return None
@@ -228,10 +239,12 @@ def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
 
 
 def refuse_changed_in_part(files: InputFiles, number: int) -> None:
-    """A limit ended the reading inside this file, so its end did not tell whether it changed meanwhile."""
-    if number < len(files) and not files[number].once:
-        with open_input(files[number]) as reader:
-            _refuse_changed_reader(files[number], reader)
+    """A limit ended the reading inside this file, or with the last Part of the one before it, so that nobody came to its
+    end, where it shows whether it changed meanwhile."""
+    for file in (files[n] for n in (number - 1, number) if 0 <= n < len(files)):
+        if not file.once:
+            with open_input(file) as reader:
+                _refuse_changed_reader(file, reader)
 
 
 def _refuse_changed_reader(file: InputFile, reader: Reader) -> None:
@@ -262,6 +275,9 @@ class _Source:
             raise InputError(
                 f"{show(file.path)}: --split head and tail need byte offsets in the input, which a compressed or Arrow file does not have; use --split hash, or decompress it first"
             )
+
+        if rules.where is not None and self._format == "text":
+            raise without_fields(file.path)
 
     def parts(self, start: Position, base: int) -> Iterator[Part]:
         rules = self._rules

@@ -5,11 +5,13 @@ can only be read from its start (compressed files, CSV, Arrow, WARC) is read as 
 possible; the rest may be different, so the interval grows with its share.
 """
 
+import contextlib
 import dataclasses
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,11 +20,13 @@ from shardmill.documents.jsonl import LinesPart
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Records
 from shardmill.documents.rules import BOM, TextRules
+from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.compression import Decompressed, promised_bytes
 from shardmill.io.reading import InputFile, Reader, ahead, open_input
 from shardmill.job import plan
 from shardmill.job.intervals import Across, Found, FromStart, Range, Span, total
+from shardmill.spec import InputFormat, OnError
 
 # With 256 samples spread over the whole input, the sampling error is a few percent, and a disk that seeks needs two or
 # three seconds.
@@ -32,10 +36,11 @@ SAMPLE_BYTES = 16 << 10
 SMALL_BYTES = SAMPLES * SAMPLE_BYTES
 _SMALL_FILES = 4096
 _WHOLE_FILE_BYTES = 64 << 10
-# A file of a sixteenth of the input or more is not left to chance.
-_LARGE_SHARE = 16
-# How much is read of each of many files that must be read from the start.
+# A file of a thirty-second of the input or more is not left to chance.
+_LARGE_SHARE = 32
+# How much is read of each of many files that must be read from the start, and of each file however short the time.
 _HEAD_BYTES = 4 << 20
+_LEAST_BYTES = 1 << 20
 # What is encoded of a block is not all from one place, since the next document may be in another language.
 _SLICES = 4
 # A line longer than this is not looked for: then the file is read from its start.
@@ -53,7 +58,8 @@ def sample(
 
     whole: a small input is read and encoded as a whole. kept: the share of running text that --sample keeps.
     """
-    rules = dataclasses.replace(rules, on_error="skip", limited=False, key=lambda *_: 0)
+    policy: OnError = "replace" if rules.on_error == "replace" else "skip"
+    rules = dataclasses.replace(rules, on_error=policy, limited=False, key=lambda *_: 0)
     deadline = time.monotonic() + seconds
     sampler = _Sampler(rules=rules, measure=measure or (lambda _: 0), deadline=deadline, kept=kept)
     if files.total_bytes <= SMALL_BYTES and len(files) <= _SMALL_FILES:
@@ -87,22 +93,30 @@ class _Sampler:
 
     def seeks(self, file: InputFile) -> bool:
         """Whether a file can be read anywhere."""
-        with open_input(file) as source:
-            reader = detect.uncompressed(source, max_window=self.rules.max_window)
-            kind = detect.format_of(reader, self.rules.input_format)
-            return not isinstance(reader, Decompressed) and kind in ("text", "jsonl", "parquet")
+        with contextlib.suppress(ContentError), open_input(file) as reader:
+            return self._kind(reader) is not None
+        return False  # what is wrong with it is reported when it is read
+
+    def _kind(self, reader: Reader) -> InputFormat | None:
+        """The format of a file that can be read anywhere; None for others."""
+        plain = detect.uncompressed(reader, max_window=self.rules.max_window)
+        kind = detect.format_of(plain, self.rules.input_format)
+        return kind if kind in ("text", "jsonl", "parquet") and not isinstance(plain, Decompressed) else None
 
     def across(self, files: InputFiles, sizes: "np.typing.NDArray[np.int64]") -> Across:
         """Spans at points that are spread evenly over the files, of which only so many bytes count."""
         ends = np.cumsum(sizes)
         lost = (1 - self.kept) / self.kept * float(np.sum(np.minimum(sizes, _WHOLE_FILE_BYTES) * sizes.astype(float)))
         found = Across(total=int(ends[-1]), chance=lost)
+        from_start = lru_cache(maxsize=None)(lambda own: self._from_start(files[own]))
         for number in range(SAMPLES):
             # However many of these points are taken, they are spread evenly.
             at = int((0.5 + number * _GOLDEN) % 1 * found.total)
             own = int(np.searchsorted(ends, at, side="right"))
             size = int(sizes[own])
-            span, unread = self._at(files[own], (at - int(ends[own]) + size) / size)
+            span, unread = self._at(files[own], (at - int(ends[own]) + size) / size), 0.0
+            if span is None:
+                span, unread = from_start(own)
             found.spans.append(span)
             found.unread.append(unread)
             if time.monotonic() > self.deadline and number >= 1:
@@ -119,11 +133,11 @@ class _Sampler:
             all_of_it = encode_up_to and (encoded < encode_up_to or time.monotonic() < halfway)
             limit = 1 << 62 if all_of_it else SAMPLE_BYTES
             span = self._span(block.input_bytes, texts, documents, limit=limit)
-            found.spans.append(dataclasses.replace(span, raw=block.after.offset - done))
+            found.spans.append(dataclasses.replace(span, raw=max(0, block.after.offset - done)))
             done = block.after.offset
             encoded += span.encoded
             text += sum(map(len, texts))
-            if text >= most or time.monotonic() > self.deadline:
+            if text >= most or (text >= _LEAST_BYTES and time.monotonic() > self.deadline):
                 break
         else:
             found.at_end = True
@@ -133,24 +147,22 @@ class _Sampler:
                 found.promised = promised_bytes(reader, done * size / max(1, read))
         return found
 
-    def _at(self, file: InputFile, share: float) -> tuple[Span, float]:
-        """A span that begins at this share of a file, and the share of the file after it that could not be reached."""
-        with open_input(file) as source:
-            reader = detect.uncompressed(source, max_window=self.rules.max_window)
-            kind = detect.format_of(reader, self.rules.input_format)
-            span = None
-            if not isinstance(reader, Decompressed):
-                match kind:
-                    case "text":
-                        span = self._text_at(reader, share)
-                    case "jsonl":
-                        span = self._lines_at(reader, share)
-                    case "parquet":
-                        span = self._rows_at(file, reader, share)
-        if span is not None:
-            return span, 0.0
+    def _from_start(self, file: InputFile) -> tuple[Span, float]:
+        """A file as its beginning promises it, and the share of it that was not read."""
         read = self.from_start(InputFiles([file]), file.size or 0, most=_HEAD_BYTES)
         return read.whole(), read.unread
+
+    def _at(self, file: InputFile, share: float) -> Span | None:
+        """A span that begins at this share of a file; None if it can only be read from its start."""
+        with contextlib.suppress(ContentError), open_input(file) as reader:
+            match self._kind(reader):
+                case "text":
+                    return self._text_at(reader, share)
+                case "jsonl":
+                    return self._lines_at(reader, share)
+                case "parquet":
+                    return self._rows_at(file, reader, share)
+        return None
 
     def _text_at(self, reader: Reader, share: float) -> Span:
         """A word cut at each end adds about a token to 4,000. Trimming to a safe cut would be worse: it would leave out
@@ -183,7 +195,8 @@ class _Sampler:
     def _lines(self, data: bytes, path: str, at: int, length: int) -> Span:
         """The part [at, at + length) of whole lines."""
         part = LinesPart(file=0, path=path, offset=0, line=0, data=data, newline=b"\n", job_offset=0, after=Position())
-        found = part.checked(self.rules)
+        found = self._checked(part)
+        assert isinstance(found, Records)
         ends = np.append(np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1, len(data))
         texts, documents = [], 0.0
         for index, text in zip(found.indexes, found.found.data, strict=True):
@@ -202,11 +215,11 @@ class _Sampler:
         page = parquet.page_at(reader, self.rules.field, share)
         if page is None:
             return None
-        row, end, texts, documents = page.rows.start, page.rows.stop, [], 0
+        row, end, texts, documents = page.rows.start, page.rows.stop, [], 0.0
         small = dataclasses.replace(self.rules, block_bytes=_WHOLE_FILE_BYTES)
         for block in plan.blocks(InputFiles([file]), small, Position(offset=1, record=row)):
             for part in block.parts:
-                found = part.checked(self.rules)
+                found = self._checked(part)
                 pieces = found.pieces(0, self.rules, lambda _: False)
                 kept = len(pieces.data)
                 if part.after.record > end and isinstance(found, Records):
@@ -218,11 +231,20 @@ class _Sampler:
                     break
             if row >= end:
                 break
+        # How many rows there are is known; the page shows how many of them have text.
+        documents = documents / len(page.rows) * page.share * page.rows_of_file
         return self._span(page.share * (file.size or 1), texts, documents)
+
+    def _checked(self, part: plan.Part) -> plan.Checked:
+        """Its records, without the bad ones; --on-error replace keeps those that it repairs."""
+        try:
+            return part.checked(self.rules)
+        except InputError:
+            return part.checked(dataclasses.replace(self.rules, on_error="skip"))
 
     def _texts(self, block: plan.Block) -> tuple[list[bytes], int]:
         """What is in a Block; bad records are left out."""
-        found = [part.checked(self.rules).pieces(0, self.rules, lambda _: False) for part in block.parts]
+        found = [self._checked(part).pieces(0, self.rules, lambda _: False) for part in block.parts]
         return [piece for pieces in found for piece in pieces.data], sum(sum(pieces.begins) for pieces in found)
 
     def _span(self, size: float, texts: list[bytes], documents: float, *, limit: int = SAMPLE_BYTES) -> Span:

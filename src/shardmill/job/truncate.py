@@ -6,6 +6,7 @@ import numpy as np
 
 from shardmill.job.block import Milled, Tokens, Trace, count, runs_of
 from shardmill.job.job import Job
+from shardmill.tokens.token_bytes import token_bytes_of
 
 
 class Truncation:
@@ -66,6 +67,7 @@ class Truncation:
             trace,
             val=trace.val[:pieces],
             token_ends=np.append(trace.token_ends[:last], tokens),
+            text_bytes=[*trace.text_bytes[:last], self._bytes_of(trace, last, written)],
             ends=[*trace.ends[:last], True],  # the document that is cut ends here
             places=trace.places[:pieces],
         )
@@ -77,6 +79,14 @@ class Truncation:
             counts=dataclasses.replace(counts, replaced_characters=counts.replaced_characters - behind),
             rejects=tuple(reject for at, reject in trace.rejects if at < pieces),
         )
+
+    def _bytes_of(self, trace: Trace, piece: int, written: Tokens) -> int:
+        """How much text the last piece is, as far as it is written."""
+        if len(written) == trace.token_ends[piece]:
+            return trace.text_bytes[piece]
+        known = token_bytes_of(self._job.tokenizer)
+        inside = written[int(trace.token_ends[piece - 1]) if piece else 0 :]
+        return int(known.sizes[inside].sum()) if known is not None else 0
 
     def _replaced_behind(self, trace: Trace, piece: int, written: Tokens) -> int:
         """How many characters were replaced in the last piece, after the last token that is written."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -12,12 +12,15 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import xxhash
 
 from shardmill.errors import OutputError
+from shardmill.formats.output_files import checksums_of
 from shardmill.formats.registry import FORMATS
-from shardmill.formats.shards import Shard, SidecarFile
+from shardmill.formats.shards import Shard, SidecarFile, SplitText
 from shardmill.io.fileset import FileSet, LocalFiles
 from shardmill.record.untrusted import LARGEST_NUMBER, brief, build, check_depth, typed
 from shardmill.spec import Spec
 from shardmill.system.names import show
+from shardmill.tokens import token_bytes
+from shardmill.tokens.token_bytes import ByteRule
 
 FORMAT = 2
 NAME = "manifest.json"
@@ -28,13 +31,14 @@ _LONGEST_CHOICE = 1024  # bits; a seed may be any number
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """Accounts for everything that was read (I6): documents = written + empty + rejected + not sampled."""
+    """Accounts for everything that was read (I6): documents = written + empty + rejected + not sampled + filtered."""
 
     input_bytes: int = 0
     documents: int = 0
     documents_empty: int = 0
     documents_rejected: int = 0
     documents_unsampled: int = 0
+    documents_filtered: int = 0
     documents_val: int = 0
     passages: int = 0
     passages_val: int = 0
@@ -58,6 +62,18 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Text:
+    """How much text each split holds, as UTF-8, and how the bytes of its tokens (token_bytes.npy) compare with that."""
+
+    train: SplitText
+    val: SplitText
+    rule: ByteRule
+
+    def __add__(self, other: "Text") -> "Text":
+        return Text(train=self.train + other.train, val=self.val + other.val, rule=self.rule)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """Depends only on the Spec and the inputs (I1); times, memory and machine are in run.json."""
 
@@ -69,6 +85,8 @@ class Manifest:
     counts: Counts
     files: tuple[Shard, ...]
     sidecars: tuple[SidecarFile, ...] = ()
+    text: Text | None = None
+    """None: unknown, as in outputs of earlier versions."""
     format: int = FORMAT
     """The format number it was read with; it is always written with the current one."""
 
@@ -84,6 +102,15 @@ class Manifest:
         """All files of the result that it lists."""
         return {shard.name for shard in self.files} | {sidecar.name for sidecar in self.sidecars}
 
+    def with_table(self, table: bytes | None) -> "Manifest":
+        """With token_bytes.npy, which is written at once, right before the manifest; None: there is none."""
+        if table is None:
+            return self
+        listed = SidecarFile(
+            name=token_bytes.NAME, split=None, kind="token-bytes", bytes=len(table), checksums=checksums_of(table)
+        )
+        return replace(self, sidecars=tuple(sorted((*self.sidecars, listed), key=lambda sidecar: sidecar.name)))
+
     def to_json(self) -> bytes:
         return dump(
             {
@@ -93,6 +120,7 @@ class Manifest:
                 "counts": asdict(self.counts),
                 "files": [asdict(file) for file in self.files],
                 "sides": [asdict(sidecar) for sidecar in self.sidecars],
+                **({"text": asdict(self.text)} if self.text is not None else {}),
             }
         )
 
@@ -191,6 +219,7 @@ def parse(data: bytes, path: str | Path) -> Manifest:
             counts=build(Counts, content["counts"]),
             files=tuple(build(Shard, file) for file in content["files"]),
             sidecars=tuple(build(SidecarFile, sidecar) for sidecar in content["sides"]),
+            text=build(Text, content["text"]) if "text" in content else None,
             format=content["format"],
         )
         for name in made.names:

@@ -1,6 +1,8 @@
 """Outputs → one output: merged, or in another format, without tokenizing again."""
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from shardmill.job import destination as destinations
 from shardmill.job.destination import local
 from shardmill.record import input_list, journal, manifest
 from shardmill.record.journal import Journal, Unfinished
-from shardmill.record.manifest import Counts, Manifest
+from shardmill.record.manifest import Counts, Manifest, Text
 from shardmill.results.corpus import Corpus, open_corpus
 from shardmill.results.eot import cuts_of, everything, rows_files, stream_order
 from shardmill.results.foreign import check_claims, open_foreign
@@ -122,6 +124,8 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
     counts = sum((corpus.manifest.counts for corpus in corpora), Counts())
     tokens = sum(corpus.tokens for corpus in corpora)
     total, done = tokens * output.dtype.itemsize, 0
+    listed = corpora[0].sidecar("token-bytes")
+    table = listed.read(0, listed.size) if listed is not None else None
     with locked(folder):
         if (complete := _make_room(target, found, job, output.bytes_of(tokens, counts.documents))) is not None:
             return complete
@@ -147,7 +151,8 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
                 counts=counts,
                 files=writer.shards(),
                 sidecars=writer.sidecars(),
-            )
+                text=_text(corpora, side),
+            ).with_table(table)
             files.seal(sync=target.sync)
             files.publish()
         except BaseException:
@@ -155,7 +160,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
             log.remove()
             raise
         log.close()
-        destinations.conclude(local(folder), made, {"made_by": made_by})
+        destinations.conclude(local(folder), made, {"made_by": made_by}, table)
     return made
 
 
@@ -282,6 +287,13 @@ def _copy_lists(corpora: list[Corpus], files: OutputFiles) -> None:
                     )
                 for at in range(0, listed.bytes, _REJECTS_BYTES):
                     files.append(rejects.NAME, memoryview(file.read(at, min(_REJECTS_BYTES, listed.bytes - at))))
+
+
+def _text(corpora: list[Corpus], side: str) -> Text | None:
+    """How much text the splits hold; None: a source does not say it, or a token moves from one split to the other."""
+    known = [corpus.manifest.text for corpus in corpora if corpus.manifest.text is not None]
+    moved = any(stream_order(corpus) is not None and corpus.eot_side != side for corpus in corpora)
+    return None if moved or len(known) < len(corpora) else functools.reduce(operator.add, known)
 
 
 def _input_lines(corpora: list[Corpus]) -> Iterator[bytes]:

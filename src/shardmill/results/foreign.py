@@ -21,6 +21,7 @@ from shardmill.results.corpus import Corpus, Split, TokenFile
 from shardmill.results.document_index import EndsPart
 from shardmill.spec import Claims
 from shardmill.system.names import show
+from shardmill.tokens import token_bytes
 
 _EVAL_MAGIC = 20240522
 _LARGEST_INDEX = 1 << 28
@@ -93,7 +94,7 @@ def detect(folder: Path) -> str:
         content = _read_index(index)
         if "shards" in content or "chunks" in content:
             return "mds" if "shards" in content else "litdata"
-    paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    paths = [path for path in _files(folder) if path.is_file()]
     for path in paths:
         if path.suffix == ".ds":
             return "datatrove"
@@ -112,9 +113,14 @@ def detect(folder: Path) -> str:
     )
 
 
+def _files(folder: Path) -> list[Path]:
+    """All but the table of token bytes, which is no shard of tokens."""
+    return sorted(path for path in folder.iterdir() if path.name != token_bytes.NAME) if folder.is_dir() else []
+
+
 def _paths(folder: Path, found: Format) -> list[Path]:
     suffix = Path(found.file).suffix
-    paths = sorted(path for path in folder.iterdir() if path.suffix == suffix) if folder.is_dir() else []
+    paths = [path for path in _files(folder) if path.suffix == suffix]
     if not paths:
         raise InputError(f"{show(folder)}: holds no {suffix} file, the suffix of {found.trainer}'s token files")
     return paths

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from shardmill.documents import rejects
-from shardmill.documents.pieces import BEGINNING
+from shardmill.documents.pieces import BEGINNING, NOT_WRITTEN
 from shardmill.errors import InputError, MismatchError, OutputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.output_files import SEGMENT_BYTES
@@ -39,6 +39,7 @@ from shardmill.results.eot import stream_order
 from shardmill.spec import Limits, ReferenceShare, Spec
 from shardmill.system.names import is_url, show
 from shardmill.tokens.check import Checker
+from shardmill.tokens.token_bytes import read_token_bytes
 from shardmill.tokens.tokenizer import Tokenizer
 
 _CHUNK_BYTES = 4 << 20
@@ -120,7 +121,7 @@ def verify(
     if not problems:
         try:
             corpus = corpus_of(fileset, tokenizer)
-            problems += [*_check_rejects(fileset, made), *_check_ends(corpus)]
+            problems += [*_check_rejects(fileset, made), *_check_ends(corpus), *_check_text(corpus)]
         except (InputError, OutputError, UsageError) as e:
             problems.append(Problem(file=manifest.NAME, what=str(e)))
     problems += _check_others(fileset, made)
@@ -211,7 +212,8 @@ def _is_limited(made: Manifest) -> bool:
 
 
 def _written(counts: Counts) -> int:
-    return counts.documents - counts.documents_empty - counts.documents_rejected - counts.documents_unsampled
+    left_out: list[int] = [getattr(counts, name) for name in NOT_WRITTEN]
+    return counts.documents - sum(left_out)
 
 
 def _check_rejects(fileset: FileSet, made: Manifest) -> Iterator[Problem]:
@@ -252,6 +254,24 @@ def _check_ends(corpus: Corpus) -> Iterator[Problem]:
                 yield Problem(file=file, what=what)
             elif (wanted := expected.get(split.name, count)) != count:
                 yield Problem(file=file, what=f"has {count:,} documents, and {wanted:,} were written to {split.name}")
+
+
+def _check_text(corpus: Corpus) -> Iterator[Problem]:
+    """The bytes of the tokens are the bytes of the text that was written, unless the tokenizer may change it."""
+    text, table = corpus.manifest.text, corpus.sidecar("token-bytes")
+    if text is None or table is None or text.rule == "unknown":
+        return
+    sizes = read_token_bytes(table.read(0, table.size), table.path)
+    if len(sizes) != corpus.manifest.job.get("vocabulary_size"):
+        yield Problem(file=table.name, what=f"has {len(sizes):,} entries, and the vocabulary has another size")
+        return
+    for name, split in corpus.items():
+        written = text.train if name == "train" else text.val
+        found = sum(int(sizes.take(tokens).sum(dtype=np.int64)) for tokens in split.chunks())
+        exact = text.rule == "exact"  # else ▁ before documents is counted too, and one in the text as one byte
+        if found != written.bytes if exact else not found - written.documents <= written.bytes <= 3 * found:
+            what = f"its tokens stand for {found:,} bytes of text, and {written.bytes:,} were written"
+            yield Problem(file=split.files[0].file.name, what=what)
 
 
 def _documents(corpus: Corpus) -> dict[str, int]:

@@ -146,6 +146,8 @@ def _compile(config: Config, vocabulary: dict[str, int]) -> Model:
             raise _NotKnown(f"its model has a {key}")
     if max(vocabulary.values()) >= _MOST_ID:
         raise _NotKnown(f"it has ids beyond {_MOST_ID:,}")
+    if len(set(vocabulary.values())) < len(vocabulary):  # the library merges ids, and would take one for the other
+        raise _NotKnown("two of its tokens have the same id")
     normalizers = flat(config.get("normalizer"), "normalizers")
     steps = flat(config.get("pre_tokenizer"), "pretokenizers")
     added = _added(config.get("added_tokens") or [], vocabulary)

@@ -3,7 +3,7 @@
 import io
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from shardmill.documents.columnar.columns import (
     parts_of,
     window_bytes,
 )
+from shardmill.documents.columnar.filtered import Column, Kept, columns_of, inside, lenient, scalars, texts
 from shardmill.documents.long_values import BytesReader, ValuePart
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, damage_of, lost
@@ -44,7 +45,7 @@ def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules
 ) -> Iterator[RowsPart | ValuePart | Counted]:
     """All rows of one file in order, from start on."""
-    source = _File(reader, rules.max_held)
+    source = ReaderFile(reader, rules.max_held)
     row = 0
     of: Rows | None = None
     try:
@@ -53,11 +54,13 @@ def read_parts(
         # Arrow's default allocator keeps what it once had; the system's returns it.
         stream = pa.ipc.open_stream(pa.PythonFile(source, mode="r"), memory_pool=pa.system_memory_pool())
         top, names = choose_column(stream.schema, rules.field, reader.path)
+        filtered_by = columns_of(stream.schema, rules.where, reader.path)
         of = Rows(file=start.file, path=reader.path, base=base, offset=source.tell())
         for batch in _batches(stream, source, reader):
             if row + len(batch) > start.record:
-                column = _inside(batch.column(top), names)
-                yield from parts_of(_values(column, of, row, start.record, rules), of, start, rules)
+                column = inside(batch.column(top), names)
+                kept = _kept(batch, row, filtered_by, of, rules) if filtered_by else None
+                yield from parts_of(_values(column, of, row, start.record, rules), of, start, rules, kept)
             row += len(batch)
             of = Rows(file=start.file, path=reader.path, base=base, offset=source.tell())
             reader.done_until(source.tell())
@@ -86,7 +89,7 @@ def largest_batch(reader: Reader) -> int:
     return most
 
 
-class _File(io.RawIOBase):
+class ReaderFile(io.RawIOBase):
     """A Reader as the file object that Arrow wants. It refuses to read more at once than is reserved."""
 
     def __init__(self, reader: Reader, most: int) -> None:
@@ -99,7 +102,14 @@ class _File(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def seekable(self) -> bool:
+        return self._reader.size is not None
+
     def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._reader.size or 0}[whence]
         return self._at
 
     def read(self, count: int | None = -1) -> bytes:
@@ -120,7 +130,7 @@ class _File(io.RawIOBase):
             raise ValueError(f"{size:,} bytes would have to be held at once, and there is room for {self._most:,}")
 
 
-def _batches(stream: Any, source: _File, reader: Reader) -> Iterator[Any]:
+def _batches(stream: Any, source: ReaderFile, reader: Reader) -> Iterator[Any]:
     while True:
         for message in _messages(reader, source.tell()):  # dictionaries, then a batch
             source.refuse_more(message.size)
@@ -133,11 +143,15 @@ def _batches(stream: Any, source: _File, reader: Reader) -> Iterator[Any]:
         yield batch
 
 
-def _inside(array: Any, names: tuple[str, ...]) -> Any:
-    """The field of a struct array; where the struct is null, so is the field."""
-    for name in names:
-        array = array.flatten()[array.type.get_field_index(name)]
-    return array
+def _kept(
+    batch: Any, row: int, columns: tuple[Column, ...], of: Rows, rules: TextRules
+) -> Callable[[int, int], list[bool]]:
+    """Which rows of a batch, which begins with this one, are wanted."""
+    arrays = [(column.is_text, inside(batch.column(column.top), column.names)) for column in columns]
+    loose = lenient(rules)
+    found = [texts(_values(array, of, row, row, loose)) if is_text else scalars(array) for is_text, array in arrays]
+    assert rules.where is not None
+    return Kept(row, len(batch), rules.where, found).rows
 
 
 def _values(array: Any, of: Rows, row: int, skip_to: int, rules: TextRules) -> Iterator[tuple[int, Values]]:

@@ -10,14 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shardmill.documents.columnar.arrow import ReaderFile
 from shardmill.documents.columnar.columns import LEAST_HELD, Rows, RowsPart, choose_column, parts_of
-from shardmill.documents.columnar.pages import DICTIONARY, MOST_HELD, Chunk
+from shardmill.documents.columnar.filtered import Column, Kept, columns_of, inside, lenient, scalars, texts
+from shardmill.documents.columnar.pages import BY_DICTIONARY, DICTIONARY, MOST_HELD, Chunk
 from shardmill.documents.columnar.values import values_of
 from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted
 from shardmill.documents.rejects import Location
-from shardmill.documents.rules import TextRules
+from shardmill.documents.rules import MAX_RECORDS, TextRules
+from shardmill.documents.where import Value, Where
 from shardmill.errors import ContentError, InputError
 from shardmill.io.reading import Reader
 from shardmill.system.names import show
@@ -26,6 +29,7 @@ from shardmill.system.names import show
 # reserved three times over.
 _FOOTER_FACTOR = 5
 _LEAST_FOOTER = 4 << 20
+_BUFFER = 256 << 10
 _MAGIC = b"PAR1"
 _ARROW_SCHEMA = b"ARROW:schema"
 _FAILURES = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, EOFError)
@@ -35,31 +39,40 @@ def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules
 ) -> Iterator[RowsPart | ValuePart | Counted]:
     """All rows of one file in order, from start on."""
-    meta, column = _open(reader, rules.field, rules.max_held)
+    meta, schema = _open(reader, rules.max_held)
+    column = _text_column(meta, schema, rules.field, reader.path)
+    filtered_by = columns_of(schema, rules.where, reader.path)
     of = Rows(file=start.file, path=reader.path, base=base, size=reader.size or 0, rows=meta.num_rows)
     first = 0
     for group in range(meta.num_row_groups):
         rows = range(first, first + meta.row_group(group).num_rows)
         if rows.stop > start.record:
-            yield from _group(partial(_chunk, reader, meta, group, column), group, rows, of, start, rules)
+            chunk = partial(_chunk, reader, meta, group, column)
+            kept = partial(_kept, reader, meta, group, rows, filtered_by, rules) if filtered_by else None
+            yield from _group(chunk, kept, group, rows, of, start, rules)
         first = rows.stop
 
 
 def rows(reader: Reader, field: str) -> int:
-    return int(_open(reader, field, LEAST_HELD)[0].num_rows)
+    meta, schema = _open(reader, LEAST_HELD)
+    _text_column(meta, schema, field, reader.path)
+    return int(meta.num_rows)
 
 
-def largest_page(reader: Reader, field: str) -> int:
+def largest_page(reader: Reader, field: str, where: Where | None = None) -> int:
     """Bytes to hold at once: the footer, and the largest page of the first row group, as a sample of the others."""
     footer = _footer_bytes(reader)
     if footer > _LEAST_FOOTER:
         return footer * _FOOTER_FACTOR + LEAST_HELD  # parsing it would take that much already
-    meta, column = _open(reader, field, LEAST_HELD)
+    meta, schema = _open(reader, LEAST_HELD)
+    columns = [_text_column(meta, schema, field, reader.path)]
+    columns += [_leaf(meta, column.path) for column in columns_of(schema, where, reader.path)]
     most = 0
     with contextlib.suppress(*_FAILURES):  # reported when it is read
-        chunk = _chunk(reader, meta, 0, column)
-        for page in chunk.pages():
-            most = max(most, chunk.needs(page, MOST_HELD)[0])
+        for column in columns:
+            chunk = _chunk(reader, meta, 0, column)
+            for page in chunk.pages():
+                most = max(most, chunk.needs(page, MOST_HELD)[0])
     return footer * _FOOTER_FACTOR + most
 
 
@@ -69,11 +82,13 @@ class PageOfText:
 
     rows: range
     share: float
+    rows_of_file: int
 
 
 def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
     """The page at this share of the text column, by size before compression; None if there is none that can be read."""
-    meta, column = _open(reader, field, LEAST_HELD)
+    meta, schema = _open(reader, LEAST_HELD)
+    column = _text_column(meta, schema, field, reader.path)
     groups = [meta.row_group(group) for group in range(meta.num_row_groups)]
     ends = np.cumsum([group.column(column).total_uncompressed_size for group in groups])
     if not len(ends) or ends[-1] <= 0:
@@ -82,23 +97,29 @@ def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
     number = min(int(np.searchsorted(ends, at, side="right")), len(ends) - 1)
     size = groups[number].column(column).total_uncompressed_size
     try:
-        pages = [page for page in _chunk(reader, meta, number, column).pages() if page.kind != DICTIONARY]
+        pages = list(_chunk(reader, meta, number, column).pages())
     except _FAILURES:  # reported when it is read
         return None
-    inside = np.cumsum([page.size for page in pages])
-    if not len(inside) or inside[-1] <= 0:
+    # The text of pages that refer to a dictionary is in the dictionary.
+    words = sum(page.size for page in pages if page.kind == DICTIONARY)
+    pages = [page for page in pages if page.kind != DICTIONARY and page.values]
+    coded = sum(page.values for page in pages if page.encoding in BY_DICTIONARY)
+    sizes = [page.size + (words * page.values / coded if page.encoding in BY_DICTIONARY else 0) for page in pages]
+    bounds = np.cumsum(sizes)
+    if not len(bounds) or bounds[-1] <= 0:
         return None
-    within = (at - float(ends[number]) + size) / max(1, size) * float(inside[-1])
-    found = min(int(np.searchsorted(inside, within, side="right")), len(pages) - 1)
+    within = (at - float(ends[number]) + size) / max(1, size) * float(bounds[-1])
+    found = min(int(np.searchsorted(bounds, within, side="right")), len(pages) - 1)
     first = sum(group.num_rows for group in groups[:number]) + sum(page.values for page in pages[:found])
     return PageOfText(
         rows=range(first, first + pages[found].values),
-        share=pages[found].size / float(inside[-1]) * size / float(ends[-1]),
+        share=sizes[found] / float(bounds[-1]) * size / float(ends[-1]),
+        rows_of_file=meta.num_rows,
     )
 
 
-def _open(reader: Reader, field: str, held: int) -> tuple[Any, int]:
-    """The metadata of a file, and the number of its text column; held is how much memory is reserved."""
+def _open(reader: Reader, held: int) -> tuple[Any, Any]:
+    """The metadata of a file, and its schema; held is how much memory is reserved."""
     length, most = _footer_bytes(reader), max(_LEAST_FOOTER, held // _FOOTER_FACTOR)
     if length > most:
         raise ContentError(
@@ -115,9 +136,16 @@ def _open(reader: Reader, field: str, held: int) -> tuple[Any, int]:
             raise ValueError(f"{meta.num_rows:,} rows in all, {sum(groups):,} in its row groups")
     except (*_FAILURES, MemoryError) as e:
         raise _bad_footer(reader, e) from e
-    top, names = choose_column(schema, field, reader.path)
-    path = ".".join((top, *names))
-    return meta, next(i for i in range(meta.num_columns) if meta.schema.column(i).path == path)
+    return meta, schema
+
+
+def _text_column(meta: Any, schema: Any, field: str, path: str) -> int:
+    top, names = choose_column(schema, field, path)
+    return _leaf(meta, ".".join((top, *names)))
+
+
+def _leaf(meta: Any, path: str) -> int:
+    return next(i for i in range(meta.num_columns) if meta.schema.column(i).path == path)
 
 
 def _footer_bytes(reader: Reader) -> int:
@@ -151,13 +179,59 @@ def _chunk(reader: Reader, meta: Any, group: int, column: int) -> Chunk:
     )
 
 
+def _kept(
+    reader: Reader, meta: Any, group: int, rows: range, columns: tuple[Column, ...], rules: TextRules
+) -> Callable[[int, int], list[bool]]:
+    """Which rows of a row group are wanted: read at once, since jumping to and fro is slow on a network."""
+    found = []
+    for column in columns:
+        leaf = _leaf(meta, column.path)
+        chunk = _chunk(reader, meta, group, leaf)
+        if column.is_text:
+            found.append(texts(values_of(chunk, 0, rows, rows.start, lenient(rules))))
+        else:
+            _refuse_large_pages(chunk, rules.max_held)
+            found.append(_numbers(reader, meta, group, column, rules.max_held))
+    assert rules.where is not None
+    return Kept(rows.start, len(rows), rules.where, found).rows
+
+
+def _numbers(reader: Reader, meta: Any, group: int, column: Column, held: int) -> Iterator[Value]:
+    """The values of a column that is not text, by pyarrow, a page at a time."""
+    source = ReaderFile(reader, held)
+    try:
+        file = pq.ParquetFile(pa.PythonFile(source, mode="r"), metadata=meta, pre_buffer=False, buffer_size=_BUFFER)
+        names = [column.path]
+        for batch in file.iter_batches(MAX_RECORDS, row_groups=[group], columns=names, use_threads=False):
+            yield from scalars(inside(batch.column(0), column.names))
+    except _FAILURES as e:
+        raise source.failure or e from e
+
+
+def _refuse_large_pages(chunk: Chunk, held: int) -> None:
+    """pyarrow allocates whatever a header claims."""
+    for page in chunk.pages():
+        size = max(page.size, page.compressed)
+        if size > held or (page.kind == DICTIONARY and page.values > size):
+            raise ValueError(
+                f"a page of {size:,} bytes with {page.values:,} values, in a column that --where asks for, and there is room for {held:,}; write it with smaller pages"
+            )
+
+
 def _group(
-    chunk: Callable[[], Chunk], group: int, rows: range, of: Rows, start: Position, rules: TextRules
+    chunk: Callable[[], Chunk],
+    kept: Callable[[], Callable[[int, int], list[bool]]] | None,
+    group: int,
+    rows: range,
+    of: Rows,
+    start: Position,
+    rules: TextRules,
 ) -> Iterator[RowsPart | ValuePart | Counted]:
     """The rows of one row group. From a page that cannot be read to the end of the group, they count as rejected."""
     at = max(rows.start, start.record)
     try:
-        for part in parts_of(values_of(chunk(), of.file, rows, at, rules), of, start, rules):
+        wanted = kept() if kept is not None else None
+        for part in parts_of(values_of(chunk(), of.file, rows, at, rules), of, start, rules, wanted):
             yield part
             at = part.after.record
         reason = f"there are {at - rows.start:,} rows instead of {len(rows):,}"

@@ -2,6 +2,7 @@
  * in memory of a fixed size. Text is valid UTF-8; other bytes give some ids, and are safe. */
 #include <stdlib.h>
 
+#include "cpu.h"
 #include "sp.h"
 
 enum {
@@ -49,9 +50,7 @@ static void leave(Sp *e, const NewPieces *learned)
 static EncodeText *best_for_this_machine(void)
 {
 #if defined(__x86_64__) && !defined(PLAIN_C)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))
+    if (cpu_features() & CPU_AVX512)
         return sp_encode_avx512;
 #endif
     return sp_encode_portable;

@@ -1,0 +1,80 @@
+"""The command pack: a plan that fills rows with whole documents."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import shardmill
+from shardmill.cli.console import plural, print_json, say
+from shardmill.cli.options import COUNT, as_json, options
+from shardmill.spec import Claims
+
+if TYPE_CHECKING:
+    from shardmill.feed.plan import Packing
+
+_LONG = ("fragment", "crop", "drop")
+
+
+@click.command(
+    epilog="""
+\b
+Examples:
+  shardmill pack data/ --length 2048
+      rows of 2,048 tokens, in data/train-2048.plan
+  shardmill pack data/ --length 2048 --long crop -o crop.plan
+      documents longer than a row lose their end
+"""
+)
+@click.argument("source", metavar="FOLDER")
+@click.option("--length", type=COUNT, required=True, help="Tokens per row, that is the context length.")
+@click.option(
+    "--strategy",
+    type=click.Choice(["best-fit"]),
+    default="best-fit",
+    show_default=True,
+    help="The longest documents first, each into the fullest row that has room for it.",
+)
+@click.option(
+    "--long",
+    type=click.Choice(_LONG),
+    default="fragment",
+    show_default=True,
+    help="Documents longer than a row: cut them into several rows, lose what is behind the first row, or leave them out.",
+)
+@click.option("--split", type=click.Choice(["train", "val"]), default="train", show_default=True, help="Which tokens.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Decides the order of the rows.")
+@click.option(
+    "--window",
+    type=COUNT,
+    default=1 << 20,
+    show_default=True,
+    help="Documents that are packed together; memory grows with it.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Where the plan goes. Default: FOLDER/SPLIT-LENGTH.plan.")
+@options(Claims)
+@as_json
+def pack(source: str, strategy: str, split: Any, as_json: bool, **given: Any) -> None:  # noqa: ARG001
+    """Pack whole documents into rows of one length, without moving a token.
+
+    FOLDER is an output of shardmill, or a local folder with token files of another program. Only where documents end
+    is read; the result is a plan that shardmill.Windows reads beside the tokens.
+    """
+    claims = {field.name: given.pop(field.name) for field in dataclasses.fields(Claims)}
+    found = shardmill.Source(path=source, split=split, **claims)
+    made = shardmill.pack(found, **given)
+    if as_json:
+        print_json({**dataclasses.asdict(made), "padded": made.padded})
+    say("\n".join(_summary(made)))
+
+
+def _summary(made: "Packing") -> list[str]:
+    places = made.rows * made.length
+    more = made.rows / made.rows_at_once - 1
+    return [
+        f"{plural(made.documents, 'document')}, {made.tokens:,} tokens → {plural(made.rows, 'row')} of {made.length:,}",
+        f"lost    {made.lost:,} tokens ({made.lost / made.tokens:.2%} of all)",
+        f"padded  {made.padded:,} places ({made.padded / places:.2%} of the rows)",
+        f"cut     {plural(made.cut, 'document')} longer than a row: {made.long}",
+        f"packing all at once would take {made.rows_at_once:,} rows: windows of {made.window:,} documents take {more:.2%} more",
+    ]

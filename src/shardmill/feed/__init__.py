@@ -1,0 +1,1 @@
+"""Token files → batches for a trainer."""

@@ -1,0 +1,123 @@
+"""Where documents end → which of them are in a row: masks, positions and sequence lengths for attention."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.errors import InputError, UsageError
+from shardmill.feed.order import Numbers
+from shardmill.feed.source import Mapped, Opened
+from shardmill.io import storage
+from shardmill.results.document_index import EndsFile
+from shardmill.spec import Limits
+from shardmill.system.names import show
+
+IGNORED = -100  # the label that torch's cross_entropy leaves out
+Flags = npt.NDArray[np.bool_]
+Row = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Documents:
+    """What a row says about its documents.
+
+    most: how many of them a row has at most, which fixes the size of cu_seqlens; None: as many as tokens.
+    begin: each row begins with a document, if one begins within its first `length` tokens; what lies before it is left
+    out, and what follows the row may be in the next one too.
+    """
+
+    most: int | None = None
+    begin: bool = False
+
+
+def document_ends(opened: Opened) -> Mapped:
+    """Where each document ends: from the index, or found once and kept in the cache folder."""
+    split = opened.split
+    single = split.ends[0] if split.ends is not None and len(split.ends) == 1 else None
+    if isinstance(single, EndsFile):
+        path = Path(single.file.path)
+    else:
+        refuse_unknown(opened)
+        path = Limits().cache_folder() / f"ends-{opened.identity['content']}-{split.eot_id}-{split.eot_side}.u8"
+        if not path.exists():
+            _write_once(path, split.document_ends())
+    ends = Mapped(path, np.dtype("<i8"))
+    if not len(ends.array) or ends.array[-1] != len(split):
+        raise InputError(
+            f"{show(path)}: does not end with the {len(split):,} tokens of {opened.shown}; the index is damaged, or of other tokens. Restore it, or prepare the output again"
+        )
+    return ends
+
+
+def refuse_unknown(opened: Opened) -> None:
+    """Of running text divided between train and val, only one split has the end-of-text token of a document."""
+    corpus, split = opened.corpus, opened.split
+    divided = len(corpus) > 1 and corpus.manifest.counts.passages
+    if not split.knows_documents or (split.ends is None and divided):
+        raise UsageError(
+            f"{opened.shown}: the document boundaries are unknown: there is no index, and end-of-text tokens do not tell. Prepare it again with --index, or for files of another program pass eot_id"
+        )
+
+
+def _write_once(path: Path, ends: Iterator[npt.NDArray[np.int64]]) -> None:
+    """All ends into a file that appears when it is complete, though other processes may be doing the same."""
+    storage.make_folder(path.parent)
+    file = storage.GrowingFile(path.with_name(f"{path.name}.{os.getpid()}"))
+    try:
+        for some in ends:
+            file.append(memoryview(some.astype("<u8").tobytes()))
+        file.seal()
+        file.publish()
+        with storage.writing(path):
+            os.replace(file.path, path)
+    except BaseException:
+        file.abandon()
+        raise
+
+
+def begins_in(ends: npt.NDArray[np.int64], starts: Numbers, length: int) -> Flags:
+    """Which of the length tokens after each start begin a document; the first always counts as one."""
+    first = np.searchsorted(ends, starts, side="right")
+    last = np.searchsorted(ends, starts + length, side="left")
+    counts = last - first
+    rows = np.repeat(np.arange(len(starts)), counts)
+    inside = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    at = ends[first[rows] + inside] - starts[rows]
+    if len(at) and (at.min() <= 0 or at.max() >= length):
+        raise InputError("the index of documents is not in ascending order; it is damaged. Prepare the output again")
+    flags = np.zeros((len(starts), length), np.bool_)
+    flags[rows, at] = True
+    flags[:, 0] = True
+    return flags
+
+
+def described(begins: Flags, most: int | None) -> Row:
+    """Of rows where documents begin at these tokens: the number of each token's document, its position in it, and the
+    documents' limits in all rows laid end to end, padded to a fixed size for kernels that are compiled for it."""
+    rows, length = begins.shape
+    most = most or length
+    found = begins.sum(axis=1)
+    if int(found.max(initial=0)) > most:
+        raise UsageError(
+            f"a row holds {int(found.max()):,} documents, and cu_seqlens has room for {most:,}; pass documents=Documents(most={int(found.max()):,}) or more"
+        )
+    columns = np.arange(length)
+    since = np.maximum.accumulate(np.where(begins, columns, 0), axis=1)
+    limits = np.full(rows * most + 1, rows * length, np.int32)
+    starts = np.flatnonzero(begins)
+    limits[: len(starts)] = starts
+    return {
+        "document_ids": np.cumsum(begins, axis=1, dtype=np.int32) - 1,
+        "position_ids": columns - since,
+        "cu_seqlens": limits,
+    }
+
+
+def masked(labels: npt.NDArray[np.int64], last: Flags, eot_id: int | None) -> None:
+    """Leave out the label after the last token of a document, which is of the next one; but to predict end-of-text is right."""
+    labels[last if eot_id is None else last & (labels != eot_id)] = IGNORED

@@ -1,0 +1,271 @@
+"""A folder of token files → its tokens by position, read many spans at a time, and refused if they change meanwhile."""
+
+import os
+import resource
+import time
+from ctypes import CDLL, c_int64, c_void_p
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from shardmill.errors import InputError, UsageError
+from shardmill.feed.order import Numbers
+from shardmill.formats.shards import SplitName, TokenType
+from shardmill.io.fileset import LocalFiles
+from shardmill.record import manifest
+from shardmill.results.corpus import Corpus, Split, TokenFile, open_corpus
+from shardmill.results.foreign import open_foreign
+from shardmill.spec import Claims, Dtype, OutputFormat
+from shardmill.system import compiled
+from shardmill.system.names import is_url, show
+
+_VERSION = 1
+_CHECK_SECONDS = 1.0
+_EDGE_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """One corpus to read rows from: an output of shardmill, or token files of another program.
+
+    plan: rows that `shardmill pack` made. The rest is for files that do not say it themselves, as in shardmill.convert.
+
+    >>> source = shardmill.Source(path="data", split="val")
+    """
+
+    path: str | Path
+    split: SplitName = "train"
+    plan: str | Path | None = None
+    from_format: OutputFormat | None = None
+    from_dtype: Dtype = "auto"
+    eot_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A source whose files were found, with all that its rows are made of."""
+
+    source: Source
+    corpus: Corpus
+    split: Split
+    files: "TokenFiles"
+
+    @property
+    def shown(self) -> str:
+        return f"{show(self.source.path)} ({self.split.name})"
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must stay the same for the same samples: by content, so a copy in another folder is the same."""
+        return {"tokens": len(self.split), "content": self._content()}
+
+    def _content(self) -> str:
+        digest = xxhash.xxh3_64()
+        if self.corpus.foreign:
+            for file in self.files.files:
+                digest.update(f"{os.path.basename(file.path)} {file.tokens}".encode() + self.files.edges(file))
+        else:
+            for shard in self.corpus.manifest.files:
+                if shard.split == self.split.name:
+                    digest.update(f"{shard.tokens} {shard.checksums}".encode())
+        return digest.hexdigest()
+
+
+def open_source(source: Source) -> Opened:
+    """Find the files of a source; an error if they are not all there."""
+    if is_url(source.path):
+        raise UsageError(f"{show(source.path)}: rows are read from a local disk; download it first")
+    folder = Path(source.path)
+    claims = Claims(from_format=source.from_format, from_dtype=source.from_dtype, eot_id=source.eot_id)
+    foreign = source.from_format is not None or (folder.is_dir() and not (folder / manifest.NAME).exists())
+    corpus = open_foreign(folder, claims) if foreign else open_corpus(folder)
+    if source.split not in corpus:
+        raise InputError(f"{show(folder)}: has no split {source.split}; it has {', '.join(corpus) or 'no tokens'}")
+    split = corpus[source.split]
+    return Opened(source=source, corpus=corpus, split=split, files=TokenFiles(split))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _File:
+    """A token file as it was when it was opened first."""
+
+    path: str
+    offset: int
+    tokens: int
+    base: int
+    """How many tokens come before it."""
+    size: int
+    modified: int
+
+
+@dataclass(slots=True)
+class _Descriptor:
+    """An open file, closed with its last user: a thread may still read what another one no longer keeps."""
+
+    number: int
+    checked: float = field(default=-1.0)
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+class TokenFiles:
+    """The tokens of a split by position. Used by any number of threads, and by processes that were forked or sent a copy.
+
+    Nothing is mapped: a file that shrinks is an error, not a crash.
+    """
+
+    def __init__(self, split: Split) -> None:
+        self.dtype: TokenType = split.dtype
+        self.files: list[_File] = []
+        base = 0
+        for file in split.files:
+            if not isinstance(file, TokenFile) or not isinstance(file.file.fileset, LocalFiles):
+                raise UsageError(
+                    f"{show(file.file.path)}: its samples vary in length; convert it first (shardmill convert)"
+                )
+            found = os.stat(file.file.path)
+            made = _File(
+                path=file.file.path,
+                offset=file.offset,
+                tokens=file.tokens,
+                base=base,
+                size=found.st_size,
+                modified=found.st_mtime_ns,
+            )
+            self.files.append(made)
+            base += file.tokens
+        self.tokens = base
+        self._ends = np.cumsum([file.tokens for file in self.files], dtype=np.int64)
+        # Where token 0 of the split would lie if each file held all tokens before its own.
+        self._offsets = np.array([file.offset - file.base * self.dtype.itemsize for file in self.files], np.int64)
+        self._open: dict[int, _Descriptor] = {}
+        self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+    def read(self, starts: Numbers, counts: Numbers) -> npt.NDArray[Any]:
+        """The tokens of each span, one span after the other."""
+        numbers = np.searchsorted(self._ends, starts, side="right")
+        if (starts + counts > self._ends[numbers]).any():
+            starts, counts, numbers = self._within_files(starts, counts, numbers)
+        now, width = time.monotonic(), self.dtype.itemsize
+        files = [self._descriptor(number, now) for number in numbers.tolist()]
+        offsets = self._offsets[numbers] + starts * width
+        out = np.empty(int(counts.sum()), self.dtype)
+        read = _read_spans([file.number for file in files], offsets, counts * width, out)
+        if read < len(files):
+            raise _changed(self.files[int(numbers[read])], "ends too early")
+        return out
+
+    def _within_files(self, starts: Numbers, counts: Numbers, numbers: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """The same spans, cut where files end."""
+        cut: list[tuple[int, int, int]] = []
+        for start, count, number in zip(starts.tolist(), counts.tolist(), numbers.tolist(), strict=True):
+            stop = start + count
+            while start < stop:
+                end = min(stop, int(self._ends[number]))
+                cut.append((start, end - start, number))
+                start, number = end, number + 1
+        found = np.array(cut, np.int64)
+        return found[:, 0], found[:, 1], found[:, 2]
+
+    def _descriptor(self, number: int, now: float) -> _Descriptor:
+        """The open file; now and then it is compared with what it was."""
+        found = self._open.get(number)
+        if found is None:
+            if len(self._open) >= self._most_open:
+                self._open.popitem()
+            try:
+                found = _Descriptor(os.open(self.files[number].path, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError as e:
+                raise _changed(self.files[number], f"cannot be opened any more ({e.strerror})") from e
+            self._open[number] = found
+        if now - found.checked > _CHECK_SECONDS or found.checked < 0:
+            file, is_now = self.files[number], os.fstat(found.number)
+            if (is_now.st_size, is_now.st_mtime_ns) != (file.size, file.modified):
+                raise _changed(file, "was changed")
+            found.checked = now
+        return found
+
+    def edges(self, file: _File) -> bytes:
+        """The first and last bytes of a file."""
+        with open(file.path, "rb") as stream:
+            first = stream.read(_EDGE_BYTES)
+            stream.seek(max(0, file.size - _EDGE_BYTES))
+            return first + stream.read(_EDGE_BYTES)
+
+
+def _read_spans(files: list[int], offsets: Numbers, sizes: Numbers, out: npt.NDArray[Any]) -> int:
+    """Read bytes of files, one span after the other. Returns how many spans were read to their end."""
+    library = _library()
+    if library is not None:
+        found = np.array(files, np.int32), np.ascontiguousarray(offsets), np.ascontiguousarray(sizes)
+        return int(library.spans_read(*(array.ctypes for array in found), len(files), out.ctypes))
+    view, at = out.data.cast("B"), 0
+    for number, (file, offset, size) in enumerate(zip(files, offsets.tolist(), sizes.tolist(), strict=True)):
+        until = at + size
+        while at < until:
+            got = os.preadv(file, [view[at:until]], offset + size - (until - at))
+            if not got:
+                return number
+            at += got
+    return len(files)
+
+
+@lru_cache(maxsize=1)
+def _library() -> CDLL | None:
+    library = compiled.load("feed/native/spans.so", _VERSION)
+    if library is not None:
+        compiled.declare(library, "spans_read", c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
+    return library
+
+
+class Mapped:
+    """An array in a file, mapped: for the small files that are searched, not read. check() comes before each use."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], *, offset: int = 0, count: int | None = None) -> None:
+        self.path, self._dtype, self._offset = path, dtype, offset
+        self._size = path.stat().st_size
+        found, rest = divmod(self._size - offset, dtype.itemsize)
+        self._count = found if count is None else count
+        if (count is None and rest) or self._count > found:
+            raise InputError(
+                f"{show(path)}: has {self._size:,} bytes, which cannot be; it was truncated. Make it again"
+            )
+        self.array = self._map()
+
+    def _map(self) -> npt.NDArray[Any]:
+        if not self._count:
+            return np.empty(0, self._dtype)
+        return np.memmap(self.path, self._dtype, "r", self._offset, (self._count,)).view(np.ndarray)
+
+    def check(self) -> None:
+        """A mapped file that was cut short would end the process."""
+        try:
+            size = os.stat(self.path).st_size
+        except OSError:
+            size = -1
+        if size != self._size:
+            raise InputError(
+                f"{show(self.path)}: was changed or removed since it was opened; restore it, and start again"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "array": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.array = self._map()
+
+
+def _changed(file: _File, how: str) -> InputError:
+    return InputError(
+        f"{show(file.path)}: {how} since it was opened, so its rows are no longer those of this run; restore it, or open it anew"
+    )
