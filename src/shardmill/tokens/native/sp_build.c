@@ -171,26 +171,33 @@ static void tabulate_ascii(Sp *e)
         }
 }
 
-/* A live token is a piece that need not be learned, as it is spelled in text: with blanks, and without closed bytes. */
+/* A token as it is spelled in text, with blanks; 0 if it is too long, or has a closed byte. */
+static u32 spelled_in_text(const Sp *e, const u8 *s, u32 n, u8 *text)
+{
+    u32 size = 0;
+    for (u32 i = 0; i < n; i++) {
+        int blank = n - i >= 3 && !memcmp(s + i, "\xE2\x96\x81", 3);
+        if (size == LONG_PIECE_BYTES || (s[i] < 0x80 && e->closed[s[i]]))
+            return 0;
+        text[size++] = blank ? ' ' : s[i];
+        i += blank ? 2 : 0;
+    }
+    return size;
+}
+
+/* A live token is a piece that need not be learned. */
 static void learn_tokens(Sp *e, const Building *b)
 {
     for (u32 t = 0; t < b->v->count; t++) {
-        u32 n, size = 0;
-        u8 text[PIECE_BYTES];
+        u8 text[LONG_PIECE_BYTES];
+        u32 n, id = b->v->ids[t];
         const u8 *s = spelling(b->v, t, &n);
-        if (b->symbol[t] == NO_TOKEN)
-            continue;
-        for (u32 i = 0; i < n && size <= PIECE_BYTES; i++) {
-            int blank = n - i >= 3 && !memcmp(s + i, "\xE2\x96\x81", 3);
-            if ((s[i] < 0x80 && e->closed[s[i]]) || size == PIECE_BYTES)
-                size = PIECE_BYTES + 1;
-            else
-                text[size++] = blank ? ' ' : s[i];
-            i += blank ? 2 : 0;
-        }
+        u32 size = b->symbol[t] == NO_TOKEN ? 0 : spelled_in_text(e, s, n, text);
         if (size > PIECE_BYTES)
+            e->learned.longs += (u64)sp_learn_long(e, text, size, &id, 1);
+        if (!size || size > PIECE_BYTES)
             continue;
-        u64 key[2], value[2] = {b->v->ids[t], 1ull << 56};
+        u64 key[2], value[2] = {id, 1ull << 56};
         memset(key, 0xFF, sizeof key);
         memcpy(key, text, size);
         e->learned.pieces += (u64)sp_learn(e, key, hash_piece(key[0], key[1]), value);
