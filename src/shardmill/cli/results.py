@@ -4,12 +4,13 @@ import dataclasses
 import itertools
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 import shardmill
-from shardmill.cli.console import Reporter, plural, print_json, say, size
+from shardmill.cli.console import Reporter, load_line, plural, print_json, say, size
 from shardmill.cli.failures import ResultError
 from shardmill.cli.options import COUNT, as_json, files, folders, limits_of, option, options, quiet
 from shardmill.errors import InputError, OutputError, UsageError
@@ -134,6 +135,8 @@ def _summarize(made: "Manifest", output: str, *, as_json: bool) -> None:
     )
     for note in notes_on_files(made):
         say(f"note: {show(note)}")
+    if made.files:
+        say(f"load it: {load_line(Path(output), made)}")
 
 
 @click.command(epilog="\b\nExample:\n  shardmill inspect data/ --documents 3")
