@@ -89,7 +89,7 @@ static inline int FN(begin)(const Sp *e, FN(Lane) *lane, New *piece)
     for (u32 i = 0; i < PIECE_BYTES; i++)
         rank[i] = (u32)NO_SYMBOL << 4 | i;
     if (SYMBOL_OF(character_at(e, s, &size)) == NO_SYMBOL) {
-        piece->count = sp_unmerged(e, s, n, piece->ids);
+        piece->count = sp_unmerged(e, s, n < PIECE_BYTES ? n : PIECE_BYTES, piece->ids); /* more are not UTF-8 */
         return 0;
     }
     if (all < 0x80) {
