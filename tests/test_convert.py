@@ -207,7 +207,7 @@ def test_damaged_indexes_are_refused(made, tmp_path):
     index = folder / "train.idx"
     good = index.read_bytes()
     index.write_bytes(b"MMAPIDX" + good[7:])
-    refuse(folder, "a Megatron index with", from_format="megatron")
+    refuse(folder, "a Megatron index starts with", from_format="megatron")
     index.write_bytes(good[:-8])
     refuse(folder, "it was truncated")
     index.write_bytes(good[:17] + b"\x07" + good[18:])
@@ -312,7 +312,7 @@ def test_narrower_integers_are_written_where_every_id_fits(tmp_path):
     litdata_of(tmp_path / "lit", [15496, 995, 50256, 65_535])
     convert = ["convert", tmp_path / "lit", "--to", "nanogpt", "-o"]
     code, told = command(*convert, tmp_path / "narrow", "--dtype", "uint16")
-    assert code == 0 and "note:" not in told
+    assert code == 0 and "get_batch" not in told
     assert np.fromfile(tmp_path / "narrow/train.bin", "<u2").tolist() == [15496, 995, 50256, 65_535]
     assert shardmill.open(tmp_path / "narrow").manifest.dtype == "uint16"
     code, told = command(*convert, tmp_path / "wide")
@@ -369,7 +369,7 @@ def test_a_trainer_that_needs_a_val_shard_and_gets_none_is_told_of(tmp_path, to)
     code, told = command(*convert, without, "-o", tmp_path / "new")
     assert code == 0 and f"there is no val shard, and {registry.get(to).trainer} stops without one" in told
     code, told = command(*convert, mill(tmp_path, "with"), "-o", tmp_path / "other")
-    assert code == 0 and "note:" not in told
+    assert code == 0 and "there is no val shard" not in told
 
 
 def rows(folder):

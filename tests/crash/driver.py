@@ -29,8 +29,8 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads, and this process forks
 
+from shardmill.cli import config, options
 from shardmill.cli import main as cli_main
-from shardmill.cli import options
 from shardmill.io import storage
 from shardmill.job import job, workers
 from shardmill.record import journal
@@ -121,7 +121,7 @@ def _arrange(wanted, steps):
     """Let happen to this process what is wanted."""
     journal._MOST_BYTES = 5000  # nor do they take long enough for a journal of a mebibyte
     limits = {**_OFTEN, **wanted.get("limits", {})}
-    cli_main.limits_of = lambda given: dataclasses.replace(options.limits_of(given), **limits)
+    config.limits_of = lambda given: dataclasses.replace(options.limits_of(given), **limits)
     write, counts, lock = os.write, Counter(), threading.Lock()
     events = {}
     if "kill" in wanted:

@@ -60,7 +60,7 @@ def same(name, screen):
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-@pytest.mark.parametrize(("columns", "prefix"), [(110, ""), (60, ""), (110, "NO_COLOR=1")])
+@pytest.mark.parametrize(("columns", "prefix"), [(130, ""), (60, ""), (130, "NO_COLOR=1")])
 def test_the_screen_is_as_kept(tmp_path, columns, prefix):
     during, after = captured(tmp_path, columns, prefix)
     same(f"{columns}-columns-during", during)

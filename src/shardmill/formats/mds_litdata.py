@@ -129,7 +129,7 @@ class SampleFile:
             head = _head(size, tokens)
             if data[at : at + len(head)] != head:
                 raise InputError(
-                    f"{show(self.path)}: a sample at byte {int(offsets[begin]) + at:,} is not one row of {tokens:,} tokens; it is damaged, or has more than one axis"
+                    f"{show(self.path)}: a sample at byte {int(offsets[begin]) + at:,} is not one row of {tokens:,} tokens; the shard is damaged, or its arrays have more than one dimension"
                 )
             found.append(data[at + len(head) : at + size])
             at += size
