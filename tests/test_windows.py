@@ -349,3 +349,13 @@ def test_anonymous_memory_is_flat(tmp_path):
 
 def test_scrambled_is_splitmix():
     assert scrambled(np.array([0]), np.uint64(1)).tolist() == [0xE220A8397B1DCDAF]
+
+
+def test_corpora_of_different_tokenizers_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("the mill turns, and what it grinds is fine\n" * 500)
+    for name, tokenizer in (("one", "gpt2"), ("other", "cl100k_base")):
+        shardmill.prepare(
+            shardmill.Spec(inputs=[str(tmp_path / "a.txt")], output=str(tmp_path / name), tokenizer=tokenizer)
+        )
+    with pytest.raises(UsageError, match="different tokenizers"):
+        Windows({"one": tmp_path / "one", "other": tmp_path / "other"}, length=8)

@@ -126,9 +126,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=int, default=2000, help="give up after so many")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fault", default="", help="only those whose name contains this")
     asked = parser.parse_args()
     missed = 0
     for name, (places, only) in FAULTS.items():
+        if asked.fault not in name:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             source = Path(shutil.copytree(ROOT / "src", Path(folder) / "src"))
             for file, now, before in places:

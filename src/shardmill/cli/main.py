@@ -248,17 +248,19 @@ def _summary(result: "Result", told: tuple[str, ...]) -> list[str]:
         lines.append(f"and {len(made.files) - _SHOWN_FILES:,} more files, {made.tokens:,} tokens in all")
     inputs = made.job["inputs"]  # a list, or a summary if there are very many
     plain = isinstance(inputs, list) and all(entry["path"].lower().endswith(_PLAIN_TEXT) for entry in inputs)
+    limited = any(made.job["choices"].get(name) for name in ("limit_documents", "limit_tokens"))  # then not all is read
     share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens and plain else ""
+    read = "up to the limit" if limited else f"{size(counts.input_bytes)} of input{share}"
     rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""
     filtered = f", {counts.documents_filtered:,} filtered out by --where" if counts.documents_filtered else ""
     lines.append(
-        f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}{filtered}), {size(counts.input_bytes)} of input{share}"
+        f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}{filtered}), {read}"
     )
     if run:
         if run["resumed_bytes"]:
             lines.append(f"resumed at {size(run['resumed_bytes'])}")
         lines.append(
-            f"{duration(run['seconds'])}, {speed(run['bytes_per_second'])}, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, engine {run['engine']}"
+            f"{duration(run['seconds'])}{'' if limited else ', ' + speed(run['bytes_per_second'])}, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, engine {run['engine']}"
         )
     lines += [f"note: {note}" for note in result.notes if note not in told]
     if made.files:

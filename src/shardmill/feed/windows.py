@@ -67,10 +67,25 @@ class Windows:
         self._documents = (Documents() if documents else None) if isinstance(documents, bool) else documents
         self._names = list(named)
         self._rows = [self._open(source) for source in named.values()]
+        self._refuse_other_tokenizers()
         densities = [rows.density for rows in self._rows]
         shares = weights or {name: rows.count * rows.density for name, rows in zip(self._names, self._rows)}
         self._keys = [key_of(seed or 0, number) for number in range(len(self._rows))]
         self._stages = stages_of(shares, self._names, densities, seed or 0)
+
+    def _refuse_other_tokenizers(self) -> None:
+        """Ids of two tokenizers mean different text. Files of other programs do not say whose they are."""
+        made_by: dict[str, str] = {}
+        for name, rows in self._named():
+            if (digest := rows.opened.corpus.manifest.job.get("tokenizer_sha256")) is not None:
+                made_by.setdefault(
+                    digest,
+                    f"{name or rows.opened.shown}: {rows.opened.corpus.manifest.job['choices'].get('tokenizer')}",
+                )
+        if len(made_by) > 1:
+            raise UsageError(
+                f"the corpora were made with different tokenizers ({show('; '.join(made_by.values()))}), so the same id means different text; prepare them again with one tokenizer"
+            )
 
     def _open(self, source: str | Path | Source) -> PlainRows | PlannedRows:
         found = source if isinstance(source, Source) else Source(path=source)

@@ -128,12 +128,11 @@ def notes_on(job: Job, made: Manifest) -> tuple[str, ...]:
     why = (
         "because exact cuts are not known for this tokenizer"
         if job.tokenizer.family == "unknown"
-        else "where --split nanogpt asks for it"
-        if job.rules.exact_border
         else f"in text without an exact cut for {job.spec.max_run_bytes:,} bytes"
     )
+    forced = counts.forced_cuts - job.rules.exact_border  # one was asked for
     counted = {
-        f"{counts.forced_cuts:,} cuts were forced {why}; tokens there may differ from the reference's": counts.forced_cuts,
+        f"{forced:,} cuts were forced {why}; tokens there may differ from the reference's": forced,
         f"{counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8": counts.replaced_characters,
         f"skipped {counts.documents_rejected:,} bad of {counts.documents:,} documents; see {rejects.NAME}": counts.documents_rejected,
         f"skipped {counts.passages_rejected:,} bad passages of running text; see {rejects.NAME}": counts.passages_rejected,
@@ -172,7 +171,7 @@ def _short(made: Manifest, found: Format, sample: int) -> list[str]:
         sizes = [file.tokens for file in made.files if file.split == split]
         if 0 < sum(sizes) < sample:
             notes.append(
-                f"{split} has {sum(sizes):,} tokens, fewer than one sample of {sample:,} (--sample-tokens), so a trainer finds none in it; pass a larger --val-fraction, or a smaller --sample-tokens"
+                f"{split} has {sum(sizes):,} tokens, fewer than one sample of {sample:,} (--sample-tokens), so a trainer finds none in it; pass a smaller --sample-tokens{', or a larger --val-fraction' if split == 'val' else ''}"
             )
         elif sizes and sizes[-1] < found.batch and (split == "val" or found.name != "modded-nanogpt"):
             notes.append(_too_few(split if len(sizes) == 1 else f"the last shard of {split}", sizes[-1], found))
@@ -184,5 +183,9 @@ def _short(made: Manifest, found: Format, sample: int) -> list[str]:
 
 
 def _too_few(what: str, tokens: int, found: Format, about: str = "") -> str:
-    remedy = "pass a larger --val-fraction or --val-tokens" if what.endswith("val") else "pass another --shard-tokens"
+    remedy = "give it more text"
+    if what.endswith("val"):
+        remedy = "make a larger one with --val-tokens" if found.first_shard_is_val else "pass a larger --val-fraction"
+    elif found.sharded:
+        remedy = "prepare it with another --shard-tokens"
     return f"{what} has {about}{tokens:,} tokens, and {found.trainer} takes {found.batch:,} at a time by default ({found.batch_name}), so it fails there; {remedy}, or make that smaller in the trainer"

@@ -79,6 +79,7 @@ _EOT_NAMES = (
     "<eos>",
     "<|eos|>",
     "<|end▁of▁sentence|>",
+    "<\uff5cend▁of▁sentence\uff5c>",  # DeepSeek's, with full-width bars
     "<|endofdocument|>",
 )
 
