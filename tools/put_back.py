@@ -117,14 +117,14 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     ),
     "characters replaced behind the limit count": (
         [("job/truncate.py", "counts.replaced_characters - behind", "counts.replaced_characters")],
-        "errors=replace-bad",
+        "errors=replace-bad select=tokens",
     ),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cells", type=int, default=2000, help="give up after so many")
+    parser.add_argument("--cells", type=int, default=8000, help="give up after so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", default="", help="only those whose name contains this")
     asked = parser.parse_args()
