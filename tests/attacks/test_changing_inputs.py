@@ -182,7 +182,7 @@ def test_a_share_of_few_records_is_judged_at_the_end(tmp_path):
     [("x", "neither a number"), ("-1", "neither a number"), ("120%", "neither a number of records nor a share")],
 )
 def test_a_number_of_rejects_that_is_none_is_refused(text, said):
-    done = run("prepare", "a", "-o", "b", "--on-error", "skip", "--max-rejects", text, cwd=".")
+    done = run("prepare", "a", "-o", "b", "--on-error", "skip", f"--max-rejects={text}", cwd=".")
     assert done.returncode == 2 and said in done.stderr
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -89,9 +88,7 @@ class Reporter:
         """The most important parts first: those that do not fit on the terminal are left out."""
         share = [f"{done / total:4.0%}"] if done and total else []
         if self._mode == "bar" and self._due(_REDRAW_SECONDS):
-            self._draw(
-                fitting([*share, *parts], done / total if share else None, shutil.get_terminal_size().columns - 1)
-            )
+            self._draw(fitting([*share, *parts], done / total if share else None, _columns() - 1))
         elif self._mode == "auto" and self._due(_LINE_SECONDS):
             say(", ".join([*share, *parts]).strip())
 
@@ -107,6 +104,14 @@ class Reporter:
             return False
         self._last = time.monotonic()
         return True
+
+
+def _columns() -> int:
+    """The width of the terminal that progress is shown on, whatever the environment says."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return 80
 
 
 def fitting(parts: list[str], share: float | None, width: int) -> str:
