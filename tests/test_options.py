@@ -3,6 +3,7 @@
 import click
 import pytest
 
+from command import run
 from shardmill.cli.main import cli
 from shardmill.cli.options import COUNT, SIZE, Rejects
 
@@ -40,3 +41,9 @@ def test_every_option_that_counts_something_takes_units():
     for command in cli.commands.values():
         for param in command.params:
             assert param.name in plain or not isinstance(param.type, click.types.IntParamType), param.name
+
+
+@pytest.mark.parametrize("option", ["--limit-tokens", "--max-rejects", "--tokenizer", "--where", "--seed"])
+def test_an_option_without_its_value_is_an_error(tmp_path, option):
+    done = run("prepare", "a.txt", "-o", "out", option, cwd=tmp_path)
+    assert done.returncode == 2 and "requires an argument" in done.stderr

@@ -109,7 +109,7 @@ class Reporter:
 def _columns() -> int:
     """The width of the terminal that progress is shown on, whatever the environment says."""
     try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
     except (OSError, ValueError):
         return 80
 

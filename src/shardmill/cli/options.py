@@ -163,13 +163,14 @@ def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
         "show_default": default not in (None, False, ()),
         "multiple": get_origin(hint) is Sequence,
         "required": field.default is dataclasses.MISSING,
-        "is_flag": hint is bool,
         "metavar": _METAVARS.get(name),
         "shell_complete": _COMPLETIONS.get(name),
         "help": _HELP.get(f"{kind.__name__}.{name}") or _HELP[name],
     }
     if default is None:  # to newer versions of click, None is a value like any other
         del following["default"]
+    if hint is bool:  # and an option that is said to be no flag may stand without its value
+        following["is_flag"] = True
     return click.option(flag, *aliases, *_ALIASES.get(name, ()), name, **{**following, **settings})
 
 
