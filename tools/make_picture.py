@@ -7,6 +7,7 @@ resume, or if its files differ from those of an uninterrupted run.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -94,13 +95,19 @@ def on_a_terminal(command: str, folder: Path, *, at: float = 0, interrupt: bool 
         while True:
             select.select([terminal], [], [])
             output += os.read(terminal, 1 << 16)
-            if at and not bar and share_done(now := output.decode("utf-8", "ignore").split("\r\x1b[2K")[-1]) >= at:
+            if at and not bar and share_done(now := last_drawn(output)) >= at:
                 bar = now
                 if interrupt:
                     os.write(terminal, b"\x03")
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(terminal)
     return Run(code, bar, screen_of(output))
+
+
+def last_drawn(output: bytes) -> str:
+    """The progress line as it was last drawn whole: behind a carriage return, up to where the rest is erased."""
+    drawn = [line for line in output.decode("utf-8", "ignore").split("\r") if line.endswith("\x1b[K")]
+    return drawn[-1].removesuffix("\x1b[K") if drawn else ""
 
 
 def share_done(line: str) -> float:
@@ -112,18 +119,13 @@ def share_done(line: str) -> float:
 
 
 def screen_of(output: bytes) -> list[str]:
-    """What a terminal shows: lines, with their colours, after carriage returns, cleared lines and the cursor going up."""
-    lines, row = [""], 0
-    for part in re.split(r"(\r?\n|\r|\x1b\[2K|\x1b\[\d*A|\x1b\[\?25[lh])", output.decode("utf-8", "replace")):
+    """What a terminal shows: lines, with their colours; what follows a carriage return replaces a line."""
+    lines = [""]
+    for part in re.split(r"(\r?\n|\r)", output.decode("utf-8", "replace").replace("\x1b[K", "")):
         if part.endswith("\n"):
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
-        elif part.startswith("\x1b[") and part.endswith("A"):
-            row = max(0, row - int(part[2:-1] or 1))
-        elif part == "\x1b[2K":
-            lines[row] = ""
-        elif part and part != "\r" and not part.startswith("\x1b[?25"):
-            lines[row] += part
+            lines.append("")
+        else:
+            lines[-1] = "" if part == "\r" else lines[-1] + part
     return [line for line in lines if Text.from_ansi(line).plain.strip()]
 
 
@@ -147,10 +149,12 @@ def drawn(runs: tuple[tuple[str, Run], ...]) -> str:
         )
         for number, (command, run) in enumerate(runs):
             console.print(*[""] if number else [], Text.assemble(("$ ", "bold green"), (command, "bold")), sep="\n")
-            if run.bar:
-                bar = Text.from_ansi(run.bar)
-                console.print(bar.append("^C", "bold red") if run.code else bar, soft_wrap=True)
+            bar = Text.from_ansi(run.bar)
+            bar = bar.append(" ^C", "bold red") if run.code else bar
             for line in run.screen:
+                if run.bar and line.startswith(("shardmill: ", "data/")):  # it was there before these
+                    console.print(bar, soft_wrap=True)
+                    run = dataclasses.replace(run, bar="")
                 if line.strip() != "^C":
                     console.print(Text.from_ansi(line.replace("^C", "")), highlight=False)
     svg = console.export_svg(title="shardmill", theme=THEME, unique_id="shardmill-run")
