@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -326,3 +327,12 @@ def test_the_command_lists_the_names_and_describes_a_tokenizer(gpt2_json, tmp_pa
     assert found["megabytes_per_second"] > 0
     missing = run("tokenizers", "no/such/thing", cwd=tmp_path)
     assert missing.returncode == 2 and "not a known name" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("qwn3", "did you mean qwen3?"), ("xyzzy", "known are gpt2, "), ("a/b/nope.json", "no such file")],
+)
+def test_a_name_that_is_not_known_is_told_from_a_file_that_is_missing(name, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        load(name)

@@ -8,7 +8,7 @@ from shardmill.cli.console import print_json, say
 from shardmill.errors import ShardmillError
 
 # A message ends with what to do now: a sentence of its own, or what follows the last semicolon.
-_SENTENCE = re.compile(r"(?<=[^.\s]\. )(?=[A-Z])")
+_SENTENCE = re.compile(r"(?<=[^.\s]\. )(?=[A-Z])|\n(?=[A-Z])")
 
 
 class ResultError(Exception):

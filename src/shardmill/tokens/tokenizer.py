@@ -1,6 +1,7 @@
 """A tokenizer's name → what it is: its vocabulary, pattern and special tokens, whichever engine runs it."""
 
 import base64
+import difflib
 import hashlib
 import itertools
 import json
@@ -134,9 +135,14 @@ def load(name: str, most_bytes: float = math.inf, cache: Path | None = None) -> 
     name = resolve(name)
     if name in ENCODINGS:
         return _load_encoding(name, cache)
-    if path.suffix == ".json" or name.startswith((".", "/", "~")) or name.count("/") != 1:
+    if path.suffix == ".json" or name.startswith((".", "/", "~")):
+        raise UsageError(f"tokenizer {show(name)}: no such file; check the path")
+    if name.count("/") != 1:
+        known = [*BUNDLED, *ENCODINGS, *ON_THE_HUB]
+        meant = difflib.get_close_matches(name, known, 1)
+        names = f"did you mean {meant[0]}?" if meant else f"known are {', '.join(known)}"
         raise UsageError(
-            f"tokenizer {show(name)}: not a known name ({', '.join([*BUNDLED, *ENCODINGS, *ON_THE_HUB])}), an existing tokenizer.json or a hub id like openai-community/gpt2"
+            f"tokenizer {show(name)}: not a known name, an existing tokenizer.json or a hub id like openai-community/gpt2; {names}"
         )
     return _load_json(name, _download(name), most_bytes, cache)
 
