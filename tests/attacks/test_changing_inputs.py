@@ -254,3 +254,19 @@ def test_a_document_that_is_half_written_cannot_be_skipped_any_more(tmp_path, se
             prepare(job, limits=SMALL)
     made = prepare(replace(job, on_error="replace"), limits=SMALL).manifest
     assert made.counts.replaced_characters == 1 and verify(tmp_path / "out", sources=[str(tmp_path / "a.txt")]).ok
+
+
+# The text of a long record is checked before any of it is written; what was edited after that was an error in shardmill.
+def test_a_long_record_that_is_damaged_after_it_was_checked_stops_the_job(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "the mill turns " * 600_000}) + "\n")
+
+    def damage():
+        with open(path, "r+b") as file:
+            file.seek(8_000_000)
+            file.write(b"\xff")
+
+    at_step(monkeypatch, "block-written", damage)
+    with pytest.raises(InputError, match=r"while it was read|was modified"):
+        prepare(spec(tmp_path, path, val_fraction=0), limits=SMALL)
+    assert not (tmp_path / "out/manifest.json").exists()

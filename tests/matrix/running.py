@@ -439,7 +439,7 @@ class Run:
         if counts["forced_cuts"] and not self.world.cutless:
             raise Difference(f"{counts['forced_cuts']} forced cuts in text that has others")
         left_out = counts["passages_unsampled"] + counts["passages_rejected"] + counts["documents_unsampled"]
-        left_out += counts["documents_rejected"] + counts["forced_cuts"]
+        left_out += counts["documents_rejected"] + counts["documents_filtered"] + counts["forced_cuts"]
         if left_out or any(spec.get(name) for name in ("limit_documents", "limit_tokens")):
             return
         whole = [document.text for made in self.world.files.values() for document in made.documents if document.text]

@@ -11,6 +11,7 @@ from shardmill.documents.pieces import Pieces, Position
 from shardmill.documents.records import Broken, Counted, checked
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import HELD_BYTES, TextRules
+from shardmill.errors import InputError
 from shardmill.io.reading import Reader
 
 _WINDOW = 128 << 10
@@ -191,7 +192,12 @@ def long_parts(
     except Broken as e:
         yield Counted(file=here.file, after=after, location=location, complaint=str(e), repairable=e.repairable)
         return
-    yield from value_parts(value, here, after, location, job_offset, rules, replaced)
+    try:
+        yield from value_parts(value, here, after, location, job_offset, rules, replaced)
+    except Broken as e:
+        raise InputError(
+            f"{location}: was good at first, and now {e}: it changed while it was read; let whatever writes it finish, then start again with --overwrite"
+        ) from e
 
 
 def value_parts(
