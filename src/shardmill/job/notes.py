@@ -141,7 +141,9 @@ def notes_on(job: Job, made: Manifest) -> tuple[str, ...]:
     if counts.documents and counts.documents == counts.documents_filtered:
         notes.append(f"no record {_NOTHING_WANTED}")
     if job.val_fraction and not any(file.split == "val" for file in made.files):
-        notes.append("there is no validation set: too few different documents or passages for this --val-fraction")
+        notes.append(
+            f"there is no validation set: none of these documents or passages falls into a share of {job.val_fraction:g}; pass a larger --val-fraction"
+        )
     notes += _short(made, job.writes.format, job.writes.shape.sample_tokens or 0)
     if job.writes.val_tokens and not any(file.split == "train" for file in made.files):
         notes.append(
