@@ -38,7 +38,7 @@ def byte_level(folder, *, normalizer=None, prefix=False):
     return folder / "tokenizer.json"
 
 
-def sentencepiece(folder, *, fallback=True):
+def sentencepiece(folder, *, fallback=True, added=()):
     """As Llama 2's: ▁ is prepended and stands for blanks, other characters fall back to bytes."""
     vocabulary = {token: i for i, token in enumerate(["<unk>", "<s>", "</s>"])}
     spelled = [f"<0x{byte:02X}>" for byte in range(256)] if fallback else []
@@ -50,6 +50,7 @@ def sentencepiece(folder, *, fallback=True):
     made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.add_tokens([tokenizers.AddedToken(text, normalized=False) for text in added])
     made.save(str(folder / "tokenizer.json"))
     return folder / "tokenizer.json"
 
@@ -81,6 +82,18 @@ def test_in_sentencepiece_a_blank_and_a_byte_are_one_and_specials_none(tmp_path)
     ids = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).get_vocab()
     expected = {"<unk>": 0, "<s>": 0, "</s>": 0, "<0x0A>": 1, "▁": 1, "▁▁": 2, "▁the": 4, "he": 2}
     assert {token: int(found.sizes[ids[token]]) for token in expected} == expected and found.rule == "prefixed"
+
+
+def test_an_added_run_of_blanks_counts_what_runs_of_blanks_count(tmp_path):
+    """Gemma's ▁▁ is an added token, and the same id is what two blanks become."""
+    file = sentencepiece(tmp_path, added=["▁▁", "<tag>"])
+    found = token_bytes.token_bytes_of(load(str(file)))
+    ids = tokenizers.Tokenizer.from_file(str(file)).get_vocab()
+    assert (found.sizes[ids["▁▁"]], found.sizes[ids["<tag>"]]) == (2, 5)
+    (tmp_path / "a.txt").write_text("the  heat  " * 400)
+    spec = Spec(inputs=[str(tmp_path / "a.txt")], output=str(tmp_path / "out"), tokenizer=str(file), val_fraction=0)
+    prepare(spec)
+    assert verify(tmp_path / "out", tokenizer=str(file)).ok
 
 
 def test_a_normalizer_or_a_missing_byte_makes_the_rule_unknown_and_a_vocabulary_of_words_has_no_table(tmp_path):

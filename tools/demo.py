@@ -24,7 +24,7 @@ def main() -> None:
     if sorted(np.concatenate([train, val]).tolist()) != sorted(expected.tolist()):
         sys.exit("demo: the tokens are not those that tiktoken gives for the whole text")
     print(
-        f"checked: {len(train) + len(val):,} tokens in train and val together, the very ones that tiktoken gives for the whole text"
+        f"checked: {len(train) + len(val):,} tokens in train and val together, identical to tiktoken's for the whole text"
     )
     print("next: .venv/bin/shardmill prepare YOUR_TEXT.txt -o data/   (or: source .venv/bin/activate)")
 

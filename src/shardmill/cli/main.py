@@ -238,6 +238,8 @@ def _estimate_lines(found: "Estimate") -> list[str]:
 
 def _summary(result: "Result", told: tuple[str, ...]) -> list[str]:
     """told: the notes that were shown before the work."""
+    from shardmill.record.input_list import total_bytes
+
     made, counts, run = result.manifest, result.manifest.counts, result.run
     lines = []
     if result.already_complete:
@@ -248,7 +250,7 @@ def _summary(result: "Result", told: tuple[str, ...]) -> list[str]:
         lines.append(f"and {len(made.files) - _SHOWN_FILES:,} more files, {made.tokens:,} tokens in all")
     inputs = made.job["inputs"]  # a list, or a summary if there are very many
     plain = isinstance(inputs, list) and all(entry["path"].lower().endswith(_PLAIN_TEXT) for entry in inputs)
-    limited = any(made.job["choices"].get(name) for name in ("limit_documents", "limit_tokens"))  # then not all is read
+    limited = counts.input_bytes < (total_bytes(inputs) or 0)
     share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens and plain else ""
     read = "up to the limit" if limited else f"{size(counts.input_bytes)} of input{share}"
     rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""

@@ -85,8 +85,9 @@ def verify(output: str, as_json: bool, quiet: bool, **given: Any) -> None:
             f"{show(found.output)}: {plural(found.files, 'file')}, {found.tokens:,} tokens, {size(found.bytes)}: every byte is as it was written"
         )
     if not quiet and found.source_bytes is not None:
+        text = f"{size(found.source_bytes)} of input give" if found.source_bytes else "the text up to the limit gives"
         say(
-            f"{size(found.source_bytes)} of input give the same tokens; {size(found.reference_bytes or 0)} of the text checked with the reference tokenizer"
+            f"{text} the same tokens; {size(found.reference_bytes or 0)} of the text checked with the reference tokenizer"
         )
 
 

@@ -79,8 +79,9 @@ def _of_json(source: Path, size: int, _digest: str) -> TokenBytes | None:
     sizes = np.zeros(size, np.uint16)
     for token, number in vocabulary.items():
         sizes[number] = min(count(token), _LONGEST)
-    for token in added:
-        sizes[token["id"]] = 0 if token.get("special") else min(len(token["content"].encode()), _LONGEST)
+    for token in added:  # Gemma's runs of ▁ are also what runs of blanks become
+        text = token["content"].replace(_BLANK, " ") if count is _sentencepiece_bytes else token["content"]
+        sizes[token["id"]] = 0 if token.get("special") else min(len(text.encode()), _LONGEST)
     if (unknown := _unknown(model, vocabulary)) is not None:
         sizes[unknown] = 0
     strips = any(not token.get("special") and (token.get("lstrip") or token.get("rstrip")) for token in added)
