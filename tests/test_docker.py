@@ -42,6 +42,7 @@ def test_what_is_compiled_here_or_is_not_copied_stays_out_of_the_context(stages)
     assert not any(path.suffix in (".so", ".pyc") for path in context)
 
 
+@pytest.mark.slow
 def test_what_is_copied_builds_a_wheel_with_everything_in_it(stages, tmp_path):
     source = tmp_path / "source"
     for word, rest in stages[0].steps:

@@ -97,7 +97,7 @@ def good(request, *, end=SIZE, etag='"v1"', total=SIZE):
 
 
 def read_all(url):
-    file = find_inputs([url], network_seconds=2.0)[0]
+    file = find_inputs([url], network_seconds=0.8)[0]
     with open_input(file) as reader:
         return b"".join(reader.read(at, 10_000) for at in range(0, file.size, 10_000))
 
