@@ -44,7 +44,7 @@ DOORS = {
         "documents.columnar.pages",
         "documents.columnar.parquet",
         "documents.columnar.arrow",
-        "feed.parquet",
+        "results.parquet",
     },
     "torch": {"torch"},
     "backports": {"io.compression"},

@@ -1,7 +1,9 @@
 """Documents in rows: masks, positions, sequence lengths, and where each came from, against a slow oracle."""
 
 import itertools
+import multiprocessing
 import random
+import time
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +75,42 @@ def test_the_scan_for_documents_is_done_once(tmp_path, cache, monkeypatch):
     again = Windows(out, length=LENGTH, documents=True)[0]
     assert all((first[name] == again[name]).all() for name in first)
     assert file.name.startswith("ends-") and not list(cache.glob("*.partial"))
+
+
+def scanned_by_a_rank(out, log, ready):
+    """One of several processes that open the same output at once; each scan is written down."""
+    scan = shardmill.Split.document_ends
+
+    def slowly(split):
+        with open(log, "a") as file:
+            file.write("scanned\n")
+        time.sleep(0.5)
+        return scan(split)
+
+    shardmill.Split.document_ends = slowly
+    ready.wait()
+    return Windows(out, length=LENGTH, documents=True, seed=1).batch(range(20))["document_ids"].tolist()
+
+
+def test_of_several_ranks_one_scans_and_the_others_wait(tmp_path, cache):
+    out = milled(tmp_path, texts_of(random.Random(2), 40))
+    fork = multiprocessing.get_context("fork")
+    with fork.Manager() as manager, fork.Pool(4) as pool:
+        ready = manager.Barrier(4)
+        found = pool.starmap(scanned_by_a_rank, [(out, tmp_path / "log", ready)] * 4, chunksize=1)
+    assert (tmp_path / "log").read_text() == "scanned\n"
+    assert all(ids == found[0] for ids in found) and np.max(found[0]) > 0
+    assert [path.suffix for path in cache.iterdir()] == [".u8"], "no lock and nothing unfinished is left"
+
+
+def test_a_scan_that_fails_leaves_nothing_and_is_done_by_the_next(tmp_path, cache, monkeypatch):
+    out = milled(tmp_path, texts_of(random.Random(2), 40))
+    with monkeypatch.context() as patched:
+        patched.setattr(shardmill.Split, "read", lambda *_: (_ for _ in ()).throw(InputError("unreadable")))
+        with pytest.raises(InputError, match="unreadable"):
+            Windows(out, length=LENGTH, documents=True)
+    assert not list(cache.iterdir())
+    assert Windows(out, length=LENGTH, documents=True)[0]["document_ids"].max() > 0
 
 
 def test_rows_that_begin_with_documents(tmp_path):

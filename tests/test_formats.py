@@ -205,6 +205,20 @@ def test_x1_x2_the_index_and_where_documents_came_from(tmp_path):
                 assert size == by_place[place] or number in cut
 
 
+def test_x4_the_index_as_an_array(tmp_path):
+    """X4: what torchtitan's example of a memory-mapped source reads; not where a split is many files, or all are shards."""
+    for name, form in registry.FORMATS.items():
+        folder, made = mill(tmp_path, name, format=name, index=True, **SHARDED.get(name, {}))
+        there = {path.name for path in folder.glob("*document_offsets.npy")}
+        splits = {file.split for file in made.files}
+        assert there == (set() if form.sharded else {f"{split}.document_offsets.npy" for split in splits})
+        for split in splits if there else ():
+            offsets = np.load(folder / f"{split}.document_offsets.npy", mmap_mode="r")
+            ends = np.fromfile(folder / f"{split}.ends", "<i8")
+            assert offsets.dtype == np.int64 and offsets[0] == 0 and (offsets[1:] == ends).all()
+            assert offsets[-1] == sum(file.tokens for file in made.files if file.split == split)
+
+
 def test_x3_passages_of_running_text_end_together(tmp_path):
     """X3: a document that is parted between train and val has an end in both."""
     text = "\n".join(f"Line {i} of a text without documents, {i * i} words." for i in range(9000))
@@ -226,6 +240,7 @@ def test_s1_side_files_are_in_the_manifest(tmp_path):
         for name, kind in (
             ("train.idx", "megatron-index"),
             ("train.ends", "ends"),
+            ("train.document_offsets.npy", "offsets"),
             ("token_bytes.npy", "token-bytes"),
         )
     }

@@ -24,8 +24,8 @@ ERRORS = {
     "ContentError", "InputError", "MismatchError", "OutputError", "ShardmillError", "TemporaryError", "UsageError",
 }  # fmt: skip
 FUNCTIONS = {
-    "bits_per_byte", "convert", "estimate", "inspect", "merge", "open", "pack", "prepare", "samples_of", "to_parquet",
-    "token_bytes",    "verify",
+    "bits_per_byte", "convert", "estimate", "inspect", "merge", "open", "pack", "prepare", "samples_of", "token_bytes",
+    "verify",
 }  # fmt: skip
 
 

@@ -201,11 +201,23 @@ def test_document_ends_that_are_out_of_order_or_place_are_found(made, tmp_path):
     path = tmp_path / "out/train.ends"
     right = np.fromfile(path, "<u8")
     for wrong in (right[::-1], right[:-1], np.append(right[:-1], right[-1] + 1)):
-        wrong.tofile(path)
-        checksum = shardmill.results.verify.xxhash.xxh3_64_hexdigest(path.read_bytes())
-        rewrite(tmp_path / "out", lambda c: c["sides"][1].update(checksums=[checksum], bytes=path.stat().st_size))  # noqa: B023
+        write_listed(path, wrong.tobytes())
         (problem,) = verify(tmp_path / "out").problems
         assert "document" in problem.what
+    write_listed(path, right.tobytes())
+    offsets = path.with_name("train.document_offsets.npy")
+    whole = offsets.read_bytes()
+    for damaged in (whole[:-8], whole[:-1] + b"\1", b"\1" + whole[1:], whole + bytes(8)):
+        write_listed(offsets, damaged)
+        (problem,) = verify(tmp_path / "out").problems
+        assert (problem.file, problem.what) == (offsets.name, "does not say what train.ends says")
+
+
+def write_listed(path, data):
+    """With the size and checksum of these bytes in the manifest."""
+    path.write_bytes(data)
+    told = {"checksums": [shardmill.results.verify.xxhash.xxh3_64_hexdigest(data)], "bytes": len(data)}
+    rewrite(path.parent, lambda c: next(side for side in c["sides"] if side["name"] == path.name).update(told))
 
 
 def skip(tmp_path, data, output="out", **choices):

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shardmill.feed.bits import bits_per_byte, token_bytes
     from shardmill.feed.documents import Documents
     from shardmill.feed.pack import pack
-    from shardmill.feed.parquet import to_parquet
     from shardmill.feed.plan import Packing
     from shardmill.feed.source import Source
     from shardmill.feed.windows import Origin, Windows, samples_of
@@ -43,7 +42,7 @@ __all__ = [
     "MismatchError", "Origin", "OutputError", "Packing", "Problem", "Progress", "Range", "Result", "Shard",
     "ShardmillError", "SidecarFile", "Source", "Spec", "Split", "SplitText", "Start", "Statistics", "Target", "TemporaryError",
     "Text", "UsageError", "Verified", "Windows", "__version__", "bits_per_byte", "convert", "estimate", "inspect",
-    "merge", "open", "pack", "prepare", "samples_of", "to_parquet", "token_bytes", "verify",
+    "merge", "open", "pack", "prepare", "samples_of", "token_bytes", "verify",
 ]  # fmt: skip
 
 # Imported when first used: `shardmill --help` should not wait for numpy and the tokenizers.
@@ -51,7 +50,6 @@ _LAZY = {
     "feed.bits": ("bits_per_byte", "token_bytes"),
     "feed.documents": ("Documents",),
     "feed.pack": ("pack",),
-    "feed.parquet": ("to_parquet",),
     "feed.plan": ("Packing",),
     "feed.source": ("Source",),
     "feed.windows": ("Origin", "Windows", "samples_of"),

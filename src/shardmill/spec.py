@@ -32,6 +32,8 @@ OutputFormat = Literal[
     "mds",
     "litdata",
 ]
+TargetFormat = Literal[OutputFormat, "parquet"]
+"""convert also writes rows for datasets of Hugging Face, which nothing here reads back."""
 
 # Text without a single safe place to cut is cut by force after this many bytes. There must be a maximum: one such
 # run costs tiktoken up to 68 times its size, tokenizers up to 211 times, and o200k's pattern fails in tiktoken
@@ -142,7 +144,7 @@ class Target:
 
     output: str | Path
     """A folder on this machine."""
-    format: OutputFormat | None = None
+    format: TargetFormat | None = None
     eot: EotSide | None = None
     shard_tokens: int | None = None
     sample_tokens: int | None = None

@@ -75,6 +75,10 @@ def ends(files, form, split, documents):
     found = {}
     if f"{split}.ends" in files:
         found[f"{split}.ends"] = np.frombuffer(files[f"{split}.ends"], "<u8").tolist()
+    if f"{split}.document_offsets.npy" in files:
+        offsets = np.load(io.BytesIO(files[f"{split}.document_offsets.npy"])).tolist()
+        assert offsets[0] == 0
+        found[f"{split}.document_offsets.npy"] = offsets[1:]
     if form == "datatrove" and f"{split}.ds.index" in files:
         found[f"{split}.ds.index"] = np.frombuffer(files[f"{split}.ds.index"], "<u8").tolist()
     if form == "megatron" and f"{split}.idx" in files:

@@ -1,7 +1,7 @@
 """Where documents end → which of them are in a row: masks, positions and sequence lengths for attention."""
 
 import os
-from collections.abc import Iterator
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from shardmill.errors import InputError, UsageError
 from shardmill.feed.order import Numbers
 from shardmill.feed.source import Mapped, Opened
 from shardmill.io import storage
+from shardmill.io.lock import in_turn
+from shardmill.results.corpus import Split
 from shardmill.results.document_index import EndsFile
 from shardmill.spec import Limits
 from shardmill.system.names import show
@@ -44,8 +46,7 @@ def document_ends(opened: Opened) -> Mapped:
     else:
         refuse_unknown(opened)
         path = Limits().cache_folder() / f"ends-{opened.files.stamp()}-{split.eot_id}-{split.eot_side}.u8"
-        if not path.exists():
-            _write_once(path, split.document_ends())
+        _write_once(path, split)
     ends = Mapped(path, np.dtype("<i8"))
     if not len(ends.array) or ends.array[-1] != len(split):
         raise InputError(
@@ -64,20 +65,25 @@ def refuse_unknown(opened: Opened) -> None:
         )
 
 
-def _write_once(path: Path, ends: Iterator[npt.NDArray[np.int64]]) -> None:
-    """All ends into a file that appears when it is complete, though other processes may be doing the same."""
+def _write_once(path: Path, split: Split) -> None:
+    """Find all ends and write them to a file, if it is not there yet: of many ranks one does it, and the others wait."""
+    if path.exists():
+        return
     storage.make_folder(path.parent)
-    file = storage.GrowingFile(path.with_name(f"{path.name}.{os.getpid()}"))
-    try:
-        for some in ends:
-            file.append(memoryview(some.astype("<u8").tobytes()))
-        file.seal()
-        file.publish()
-        with storage.writing(path):
-            os.replace(file.path, path)
-    except BaseException:
-        file.abandon()
-        raise
+    with in_turn(path):
+        if path.exists():
+            return
+        file = storage.GrowingFile(path.with_name(f"{path.name}.{secrets.token_hex(8)}"))
+        try:
+            for some in split.document_ends():
+                file.append(memoryview(some.astype("<u8").tobytes()))
+            file.seal()
+            file.publish()
+            with storage.writing(path):
+                os.replace(file.path, path)
+        except BaseException:
+            file.abandon()
+            raise
 
 
 def begins_in(index: Mapped, starts: Numbers, length: int) -> Flags:

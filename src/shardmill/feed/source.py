@@ -1,5 +1,6 @@
 """A folder of token files → its tokens by position, read many spans at a time, and refused if they change meanwhile."""
 
+import contextlib
 import os
 import resource
 import time
@@ -17,9 +18,8 @@ from shardmill.errors import InputError, UsageError
 from shardmill.feed.order import Numbers
 from shardmill.formats.shards import SplitName, TokenType
 from shardmill.io.fileset import LocalFiles
-from shardmill.record import manifest
-from shardmill.results.corpus import Corpus, Split, TokenFile, open_corpus
-from shardmill.results.foreign import open_foreign
+from shardmill.results.corpus import Corpus, Split, TokenFile
+from shardmill.results.foreign import open_claimed
 from shardmill.spec import Claims, Dtype, OutputFormat
 from shardmill.system import compiled
 from shardmill.system.names import is_url, show
@@ -80,12 +80,10 @@ def open_source(source: Source) -> Opened:
     """Find the files of a source; an error if they are not all there."""
     if is_url(source.path):
         raise UsageError(f"{show(source.path)}: rows are read from a local disk; download it first")
-    folder = Path(source.path)
     claims = Claims(from_format=source.from_format, from_dtype=source.from_dtype, eot_id=source.eot_id)
-    foreign = source.from_format is not None or (folder.is_dir() and not (folder / manifest.NAME).exists())
-    corpus = open_foreign(folder, claims) if foreign else open_corpus(folder)
+    corpus = open_claimed(source.path, claims)
     if source.split not in corpus:
-        raise InputError(f"{show(folder)}: has no split {source.split}; it has {', '.join(corpus) or 'no tokens'}")
+        raise InputError(f"{show(source.path)}: has no split {source.split}; it has {', '.join(corpus) or 'no tokens'}")
     split = corpus[source.split]
     return Opened(source=source, corpus=corpus, split=split, files=TokenFiles(split))
 
@@ -238,13 +236,12 @@ class Mapped:
 
     def __init__(self, path: Path, dtype: np.dtype[Any], *, offset: int = 0, count: int | None = None) -> None:
         self.path, self._dtype, self._offset = path, dtype, offset
-        self._size = path.stat().st_size
-        found, rest = divmod(self._size - offset, dtype.itemsize)
+        size, modified = _version(path)
+        found, rest = divmod(size - offset, dtype.itemsize)
         self._count = found if count is None else count
         if (count is None and rest) or self._count > found:
-            raise InputError(
-                f"{show(path)}: has {self._size:,} bytes, which cannot be; it was truncated. Make it again"
-            )
+            raise InputError(f"{show(path)}: has {size:,} bytes, which cannot be; it was truncated. Make it again")
+        self._was = size, modified
         self.array = self._map()
 
     def _map(self) -> npt.NDArray[Any]:
@@ -253,15 +250,11 @@ class Mapped:
         return np.memmap(self.path, self._dtype, "r", self._offset, (self._count,)).view(np.ndarray)
 
     def check(self) -> None:
-        """A mapped file that was cut short would end the process."""
-        try:
-            size = os.stat(self.path).st_size
-        except OSError:
-            size = -1
-        if size != self._size:
-            raise InputError(
-                f"{show(self.path)}: was changed or removed since it was opened; restore it, and start again"
-            )
+        """An error if the file was changed: one that was cut short would end the process."""
+        with contextlib.suppress(OSError):
+            if _version(self.path) == self._was:
+                return
+        raise InputError(f"{show(self.path)}: was changed or removed since it was opened; restore it, and start again")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "array": None}
@@ -269,6 +262,11 @@ class Mapped:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.array = self._map()
+
+
+def _version(path: Path) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
 
 
 def _changed(file: _File, how: str) -> InputError:

@@ -12,7 +12,7 @@ import numpy as np
 from shardmill.errors import OutputError
 from shardmill.formats import mds_litdata
 from shardmill.formats.output_files import OutputFiles
-from shardmill.formats.registry import Output
+from shardmill.formats.registry import Output, npy_header
 from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, SplitName
 
 # Entries that are put together at a time when a file is finished.
@@ -48,23 +48,29 @@ def sidecars_of(output: Output, files: OutputFiles, *, finished: bool) -> list[S
         case "mds" | "litdata":
             sidecars.append(ShardList(files, output))
     if output.index:
-        sidecars.append(DocumentIndex(files, provenance=output.provenance))
+        sidecars.append(DocumentIndex(files, output))
     return sidecars
 
 
 class DocumentIndex:
-    """SPLIT.ends: a uint64 for each document, and SPLIT.places: two."""
+    """SPLIT.ends: a uint64 for each document, and SPLIT.places: two. SPLIT.document_offsets.npy: the same as an array."""
 
-    def __init__(self, files: OutputFiles, *, provenance: bool) -> None:
-        self._files, self._provenance = files, provenance
+    def __init__(self, files: OutputFiles, output: Output) -> None:
+        self._files, self._provenance, self._offsets = files, output.provenance, output.offsets
 
     def add(self, split: SplitName, ends: Positions, _: Positions, places: Provenance) -> None:
         self._files.append(f"{split}.ends", ends.astype("<u8").data.cast("B"))
         if self._provenance:
             self._files.append(f"{split}.places", memoryview(places.astype("<u8").tobytes()))
 
-    def finish(self, split: SplitName, shards: tuple[Shard, ...], documents: int) -> None:
-        pass
+    def finish(self, split: SplitName, _: tuple[Shard, ...], documents: int) -> None:
+        if not (documents and self._offsets):
+            return
+        name = f"{split}.document_offsets.npy"
+        self._files.append(name, memoryview(npy_header(documents + 1, "<i8") + bytes(8)))
+        for first in range(0, documents, _CHUNK):
+            ends = self._files.read(f"{split}.ends", 8 * first, 8 * min(_CHUNK, documents - first))
+            self._files.append(name, memoryview(ends))
 
 
 class MegatronIndex:

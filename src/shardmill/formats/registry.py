@@ -14,7 +14,7 @@ from shardmill.documents import rejects
 from shardmill.errors import UsageError
 from shardmill.formats import mds_litdata
 from shardmill.formats.shards import Header, Shape, SplitName, TokenType
-from shardmill.spec import VAL_FRACTION, Dtype, OutputFormat, Spec, SplitMode
+from shardmill.spec import VAL_FRACTION, Dtype, Spec, SplitMode, TargetFormat
 from shardmill.system.names import show
 from shardmill.tokens import token_bytes
 from shardmill.tokens.tokenizer import Tokenizer
@@ -24,6 +24,7 @@ INPUTS_NAME = "manifest.inputs.jsonl"
 COMMON_SIDECARS = {
     "{split}.ends": "ends",
     "{split}.places": "places",
+    "{split}.document_offsets.npy": "offsets",
     rejects.NAME: "rejects",
     INPUTS_NAME: "inputs",
     token_bytes.NAME: "token-bytes",
@@ -47,7 +48,7 @@ _MOST_SAMPLES = 1 << 20
 class Format:
     """What one trainer reads."""
 
-    name: OutputFormat
+    name: TargetFormat
     trainer: str
     file: str
     """The name of a token file, with {split}, and {number} if there are shards."""
@@ -83,6 +84,8 @@ class Format:
     """As much of that as is written when all documents are known."""
     bytes_per_shard: int = 0
     """About what the sidecar files take for each shard, also at the end."""
+    described: bool = True
+    """Whether manifest.json and the other files of a result stand beside the tokens."""
 
     @property
     def sharded(self) -> bool:
@@ -137,7 +140,8 @@ class Output:
     @property
     def bytes_per_document(self) -> int:
         """About what the sidecar files take for each."""
-        return self.format.bytes_per_document + (8 if self.index else 0) + (16 if self.provenance else 0)
+        index = 8 * (1 + self.offsets) if self.index else 0
+        return self.format.bytes_per_document + index + (16 if self.provenance else 0)
 
     def bytes_of(self, tokens: int, documents: int) -> int:
         """About what so many take, with the headers of their shards."""
@@ -146,7 +150,13 @@ class Output:
 
     def bytes_to_finish(self, tokens: int, documents: int) -> int:
         """About what must still be written after the last of so many."""
-        return documents * self.format.bytes_at_the_end + self._shards(tokens) * self.format.bytes_per_shard
+        per_document = self.format.bytes_at_the_end + 8 * self.offsets
+        return documents * per_document + self._shards(tokens) * self.format.bytes_per_shard
+
+    @property
+    def offsets(self) -> bool:
+        """Whether SPLIT.document_offsets.npy is written: it is for readers that map a split as one file."""
+        return self.index and not self.format.sharded
 
     def _shards(self, tokens: int) -> int:
         return tokens // self.shard_tokens + 1 if self.shard_tokens else 1
@@ -185,9 +195,9 @@ def _header(header: Header, tokens: int, shape: Shape) -> bytes:
     return header(tokens, shape)
 
 
-def npy_header(count: int, shape: Shape) -> bytes:
+def npy_header(count: int, descr: str) -> bytes:
     """A header of version 1.0 as numpy writes it, padded to 128 bytes whatever the count."""
-    text = f"{{'descr': '{shape.dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({count},), }}"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", NPY_BYTES - 10) + text.ljust(NPY_BYTES - 11).encode() + b"\n"
 
 
@@ -237,7 +247,7 @@ FORMATS: dict[str, Format] = {
             shard_tokens=_SHARD_TOKENS,
             eot_side="before",
             first_shard_is_val=True,
-            header=npy_header,
+            header=lambda count, shape: npy_header(count, shape.dtype.str),
         ),
         _LLMC,
         dataclasses.replace(
@@ -308,8 +318,20 @@ FORMATS: dict[str, Format] = {
     )
 }
 
+PARQUET = Format(
+    name="parquet",
+    trainer="datasets of Hugging Face",
+    file="{split}-{number:05}.parquet",
+    load='datasets.load_dataset("parquet", data_files="{folder}/train-*.parquet")',
+    shard_tokens=_SHARD_TOKENS,
+    wide_from=0,
+    described=False,  # load_dataset takes every file of a folder, and JSON is among what it reads
+)
+
 
 def get(name: str) -> Format:
+    if name == PARQUET.name:
+        return PARQUET
     if name not in FORMATS:
         raise UsageError(f"format {name!r} is not known; choose one of {', '.join(FORMATS)}")
     return FORMATS[name]

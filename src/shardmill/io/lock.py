@@ -1,4 +1,4 @@
-"""One job at a time in an output folder."""
+"""One job at a time in an output folder, and one process at a time that writes a file for all."""
 
 import contextlib
 import errno
@@ -36,6 +36,25 @@ def locked(folder: Path, *, temporary: bool = False) -> Iterator[None]:
         if new or temporary:
             for below in (folder / "train", folder / "val", folder):
                 storage.remove_if_empty(below)
+
+
+@contextlib.contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Wait until no other process is about to write this file, which is complete when it appears.
+
+    Where there are no locks, all go ahead.
+    """
+    lock = path.with_name(path.name + ".lock")
+    with storage.writing(lock):
+        fd = storage.open_or_create(lock)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(lock)
+        os.close(fd)
 
 
 def _acquire(path: Path, folder: Path) -> int:

@@ -112,8 +112,9 @@ def completed(destination: Destination, asked: dict[str, Any], inputs: InputFile
     for name in there.names() if not (destination.folder / journal.NAME).exists() else ():
         if format.owns(name):
             staged = "" if isinstance(there.folder, Path) else ", or its unfinished job is in another staging folder"
+            whose = ", and shardmill did not write it" if format.described else " already"
             raise OutputError(
-                f"{show(there.path(name))}: exists, and shardmill did not write it{staged}; pass --overwrite to replace it, or choose another folder with -o"
+                f"{show(there.path(name))}: exists{whose}{staged}; pass --overwrite to replace it, or choose another folder with -o"
             )
     return None
 

@@ -1,11 +1,10 @@
 """Outputs → one output: merged, or in another format, without tokenizing again."""
 
-import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -15,7 +14,7 @@ from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.formats import registry
 from shardmill.formats.output_files import OutputFiles, Syncing
 from shardmill.formats.registry import Format, Output
-from shardmill.formats.shards import SPLITS, TokenType
+from shardmill.formats.shards import SPLITS, Shape, TokenType
 from shardmill.formats.writer import FormatWriter
 from shardmill.inputs.input_files import InputFiles, Strings
 from shardmill.io import storage
@@ -28,9 +27,12 @@ from shardmill.record.journal import Journal, Unfinished
 from shardmill.record.manifest import Counts, Manifest, Text
 from shardmill.results.corpus import Corpus, open_corpus
 from shardmill.results.eot import cuts_of, everything, rows_files, stream_order
-from shardmill.results.foreign import check_claims, open_foreign
+from shardmill.results.foreign import open_claimed
 from shardmill.spec import Claims, Dtype, OutputFormat, Spec, Target
-from shardmill.system.names import is_url, show
+from shardmill.system.names import show
+
+if TYPE_CHECKING:
+    from shardmill.results.parquet import ParquetRows
 
 _REJECTS_BYTES = 1 << 20
 Report = Callable[[int, int], None]
@@ -56,27 +58,7 @@ def convert(
     'convert'
     """
     claims = Claims(from_format=from_format, from_dtype=from_dtype, eot_id=eot_id)
-    folder, remote = Path(source), is_url(source)
-    if remote and claims.from_format is not None:
-        raise UsageError(f"{show(source)}: files of another program are read from a local disk; download them first")
-    if not remote and (claims.from_format is not None or (folder.is_dir() and not (folder / manifest.NAME).exists())):
-        corpus = open_foreign(folder, claims)
-    else:
-        corpus = _as_claimed(open_corpus(source), claims)
-    return _write([corpus], target, "convert", on_progress)
-
-
-def _as_claimed(corpus: Corpus, claims: Claims) -> Corpus:
-    """An output of shardmill says everything itself; but one without end-of-text tokens may get the one that is named."""
-    check_claims(corpus.folder, corpus.dtype, claims)
-    size = corpus.manifest.job.get("vocabulary_size")
-    if claims.eot_id in (None, corpus.eot_id):
-        return corpus
-    if corpus.eot_side != "none" or (size is not None and claims.eot_id >= size):
-        raise UsageError(
-            f"--eot-id {claims.eot_id:,}: the manifest in {show(corpus.folder)} says end-of-text {corpus.eot_side}, id {corpus.eot_id}, and a vocabulary of {size}; drop --eot-id"
-        )
-    return dataclasses.replace(corpus, eot_id=claims.eot_id)
+    return _write([open_claimed(source, claims)], target, "convert", on_progress)
 
 
 def merge(sources: Sequence[str | Path], target: Target, *, on_progress: Report | None = None) -> Manifest:
@@ -124,7 +106,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
     counts = sum((corpus.manifest.counts for corpus in corpora), Counts())
     tokens = sum(corpus.tokens for corpus in corpora)
     total, done = tokens * output.dtype.itemsize, 0
-    listed = corpora[0].sidecar("token-bytes")
+    listed = corpora[0].sidecar("token-bytes") if found.described else None
     table = listed.read(0, listed.size) if listed is not None else None
     with locked(folder):
         if (complete := _make_room(target, found, job, output.bytes_of(tokens, counts.documents))) is not None:
@@ -133,7 +115,7 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
         files = OutputFiles(folder, {}, drop_behind=storage.worth_dropping(total))
         try:
             log.begin(job)
-            writer = FormatWriter(output, files)
+            writer = _writer(output, files)
             with Syncing(files, wanted=target.sync) as syncing:
                 for chunk in ahead(everything(corpora, side, output)):
                     writer.append(chunk.split, chunk.tokens, chunk.ends, chunk.provenance)
@@ -142,7 +124,8 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
                     if on_progress is not None:
                         on_progress(done, total)
             writer.finish()
-            _copy_lists(corpora, files)
+            if found.described:
+                _copy_lists(corpora, files)
             made = Manifest(
                 job=job,
                 dtype=output.dtype.name,
@@ -160,8 +143,19 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
             log.remove()
             raise
         log.close()
-        destinations.conclude(local(folder), made, {"made_by": made_by}, table)
+        if found.described:
+            destinations.conclude(local(folder), made, {"made_by": made_by}, table)
+        else:
+            journal.discard(folder)
     return made
+
+
+def _writer(output: Output, files: OutputFiles) -> "FormatWriter | ParquetRows":
+    if output.format.name != "parquet":
+        return FormatWriter(output, files)
+    from shardmill.results.parquet import ParquetRows  # pyarrow takes as long to import as all the rest
+
+    return ParquetRows(output, files)
 
 
 def _make_room(target: Target, found: Format, job: dict[str, Any], needed: int) -> Manifest | None:
@@ -191,6 +185,9 @@ def _make_room(target: Target, found: Format, job: dict[str, Any], needed: int) 
 def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
     first = corpora[0]
     same, choices = found.name == first.format, first.manifest.job["choices"]
+    tokenizer = str(choices.get("tokenizer", "unknown tokenizer"))
+    if found.name == "parquet":
+        return _rows(found, target, tokenizer)
     before = choices if same else {}
     shard_tokens = target.shard_tokens or (before.get("shard_tokens") if target.sample_tokens is None else None)
     registry.check(
@@ -203,7 +200,6 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
             sample_tokens=target.sample_tokens,
         )
     )
-    tokenizer = str(choices.get("tokenizer", "unknown tokenizer"))
     dtype = _dtype(first, found, target, tokenizer)
     sample_tokens = target.sample_tokens or before.get("sample_tokens")
     return Output(
@@ -214,6 +210,22 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
         provenance=all(corpus.sidecar("places", name) for corpus in corpora for name in SPLITS if name in corpus),
         tokenizer=tokenizer,
         sources=Strings(path for corpus in corpora for path in corpus.sources) if found.needs_places else (),
+    )
+
+
+def _rows(found: Format, target: Target, tokenizer: str) -> Output:
+    """Parquet: a row for each document, or with sample_tokens for each so many tokens."""
+    if target.dtype != "auto" or target.index:
+        raise UsageError("--format parquet: ids are int32, and rows say where documents end; drop --dtype and --index")
+    dtype = registry.choose_dtype(found, 0, tokenizer, "auto")
+    shard, sample = target.shard_tokens or found.shard_tokens, target.sample_tokens
+    return Output(
+        format=found,
+        shape=Shape(dtype=dtype, shard_tokens=shard, sample_tokens=sample),
+        val_tokens=0,
+        index=sample is None,
+        provenance=False,
+        tokenizer=tokenizer,
     )
 
 
@@ -239,7 +251,8 @@ def _side(corpus: Corpus, found: Format, target: Target) -> str:
         raise UsageError(
             f"{show(corpus.folder)} has no end-of-text tokens, and {found.trainer} needs them: {found.needs_eot}; prepare it again with --format {found.name}"
         )
-    return corpus.eot_side if corpus.eot_side == "none" or found.name == corpus.format else found.eot_side
+    stays = corpus.eot_side == "none" or found.name in (corpus.format, "parquet")
+    return corpus.eot_side if stays else found.eot_side
 
 
 def _refuse_unknown_documents(corpus: Corpus, output: Output, side: str) -> None:

@@ -15,12 +15,13 @@ from shardmill.formats.mds_litdata import INDEX, SampleFile, open_samples
 from shardmill.formats.registry import FORMATS, LLMC_BYTES, LLMC_MAGIC, Format, get
 from shardmill.formats.shards import SPLITS, SplitName, TokenType
 from shardmill.io.fileset import LocalFiles, StoredFile
+from shardmill.record import journal, manifest
 from shardmill.record.manifest import Counts, Manifest
 from shardmill.results import document_index
-from shardmill.results.corpus import Corpus, Split, TokenFile
+from shardmill.results.corpus import Corpus, Split, TokenFile, open_corpus
 from shardmill.results.document_index import EndsPart
 from shardmill.spec import Claims
-from shardmill.system.names import show
+from shardmill.system.names import is_url, show
 from shardmill.tokens import token_bytes
 
 _EVAL_MAGIC = 20240522
@@ -44,6 +45,30 @@ class _Shard:
     file: TokenFile | SampleFile
     dtype: TokenType
     ends: EndsPart | None = None
+
+
+def open_claimed(source: str | Path, claims: Claims) -> Corpus:
+    """An output of shardmill; or files of another program, if there is no manifest or the user names their format."""
+    folder, remote = Path(source), is_url(source)
+    if remote and claims.from_format is not None:
+        raise UsageError(f"{show(source)}: files of another program are read from a local disk; download them first")
+    ours = any((folder / name).exists() for name in (manifest.NAME, journal.NAME))
+    if not remote and (claims.from_format is not None or (folder.is_dir() and not ours)):
+        return open_foreign(folder, claims)
+    return _as_claimed(open_corpus(source), claims)
+
+
+def _as_claimed(corpus: Corpus, claims: Claims) -> Corpus:
+    """An output of shardmill says everything itself; but one without end-of-text tokens may get the one that is named."""
+    check_claims(corpus.folder, corpus.dtype, claims)
+    size = corpus.manifest.job.get("vocabulary_size")
+    if claims.eot_id in (None, corpus.eot_id):
+        return corpus
+    if corpus.eot_side != "none" or (size is not None and claims.eot_id >= size):
+        raise UsageError(
+            f"--eot-id {claims.eot_id:,}: the manifest in {show(corpus.folder)} says end-of-text {corpus.eot_side}, id {corpus.eot_id}, and a vocabulary of {size}; drop --eot-id"
+        )
+    return dataclasses.replace(corpus, eot_id=claims.eot_id)
 
 
 def open_foreign(folder: Path, claims: Claims) -> Corpus:
@@ -114,8 +139,9 @@ def detect(folder: Path) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """All but the table of token bytes, which is no shard of tokens."""
-    return sorted(path for path in folder.iterdir() if path.name != token_bytes.NAME) if folder.is_dir() else []
+    """All but arrays that are not tokens."""
+    others = (token_bytes.NAME, "document_offsets.npy")
+    return sorted(path for path in folder.iterdir() if not path.name.endswith(others)) if folder.is_dir() else []
 
 
 def _paths(folder: Path, found: Format) -> list[Path]:

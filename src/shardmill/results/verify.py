@@ -121,7 +121,8 @@ def verify(
     if not problems:
         try:
             corpus = corpus_of(fileset, tokenizer)
-            problems += [*_check_rejects(fileset, made), *_check_ends(corpus), *_check_text(corpus)]
+            problems += [*_check_rejects(fileset, made), *_check_ends(corpus)]
+            problems += [*_check_offsets(corpus), *_check_text(corpus)] if not problems else []
         except (InputError, OutputError, UsageError) as e:
             problems.append(Problem(file=manifest.NAME, what=str(e)))
     problems += _check_others(fileset, made)
@@ -254,6 +255,26 @@ def _check_ends(corpus: Corpus) -> Iterator[Problem]:
                 yield Problem(file=file, what=what)
             elif (wanted := expected.get(split.name, count)) != count:
                 yield Problem(file=file, what=f"has {count:,} documents, and {wanted:,} were written to {split.name}")
+
+
+def _check_offsets(corpus: Corpus) -> Iterator[Problem]:
+    """document_offsets.npy says the same as the index."""
+    for split in corpus.values():
+        file = corpus.sidecar("offsets", split.name)
+        if file is None or split.ends is None:
+            continue
+        count = document_index.count_of(split.ends)
+        at, same = 0, file.size == registry.NPY_BYTES + 8 * (count + 1)
+        for expected in _offsets(split.ends, count):
+            same, at = same and file.read(at, len(expected)) == expected, at + len(expected)
+        if not same:
+            yield Problem(file=file.name, what=f"does not say what {split.ends[-1].file.name} says")
+
+
+def _offsets(ends: document_index.Ends, count: int) -> Iterator[bytes]:
+    yield registry.npy_header(count + 1, "<i8") + bytes(8)
+    for some in document_index.chunks(ends):
+        yield some.tobytes()
 
 
 def _check_text(corpus: Corpus) -> Iterator[Problem]:
