@@ -65,15 +65,15 @@ matrix: $(VENV)/.ready native ## pairs of options against an oracle; CELLS=20000
 torture: $(VENV)/.ready ## kill jobs a thousand times and compare every byte; KILLS=10000 SEED=1 for more and different kills
 	$(BIN)/python tools/torture.py --kills $(or $(KILLS),1000) --seed $(or $(SEED),0)
 
-interop: $(VENV)/.ready ## read our files with each format's own reader; installs some gigabytes under .interop
+interop: $(VENV)/.ready faces ## read our files with each format's own reader, and run faces; installs some gigabytes under .interop
 	$(BIN)/python tools/interop.py
 
 suites: $(VENV)/.ready ## JSONTestSuite and parquet-testing: JSON_SUITE=folder PARQUET_SUITE=folder
 	$(BIN)/python tools/suites.py $(if $(JSON_SUITE),--json $(JSON_SUITE)) $(if $(PARQUET_SUITE),--parquet $(PARQUET_SUITE))
 
-faces: native ## the loaders for torch, torchdata and Grain, and the example trainer, in an environment of its own under .faces
+faces: native ## torch, torchdata, Grain, datasets, transformers and TRL on our files, and the example trainer; installs them under .faces
 	test -x .faces/bin/python || $(PYTHON) -m venv .faces
-	.faces/bin/python -m pip install -qq --disable-pip-version-check -e . torch torchdata grain hypothesis pytest
+	.faces/bin/python -m pip install -qq --disable-pip-version-check -e . torch torchdata grain datasets transformers accelerate trl hypothesis pytest
 	.faces/bin/python -m pytest tests/faces -rs
 
 bench-feed: $(VENV)/.ready native ## measure the loader and the packer; with torch installed, nanoGPT's get_batch too

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -202,8 +203,18 @@ def test_the_command_says_what_is_lost_padded_and_cut(corpus, tmp_path):
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
     assert made["lost"] > 0 and made["rows"] and f"lost    {made['lost']:,} tokens" in done.stderr
-    for line in ("padded", "cut ", "packing all at once would take"):
-        assert line in done.stderr
+    assert done.stderr.splitlines() == [
+        f"300 documents, {made['tokens']:,} tokens → {made['rows']:,} rows of 128",
+        f"lost    {made['lost']:,} tokens ({made['lost'] / made['tokens']:.2%} of all)",
+        f"padded  {made['padded']:,} places ({made['padded'] / made['rows'] / 128:.2%} of the rows)",
+        f"cut     {made['cut']:,} documents longer than a row: only their beginning is kept",
+        "rows    as few as packing all documents at once",
+        f'load it: Windows(Source(path="{corpus}", plan="c.plan"), length=128)',
+    ]
+    done = run("pack", corpus, "--length", "128", "--window", "40", "-o", "w.plan", cwd=tmp_path)
+    assert re.search(
+        r"rows    [\d.]+% more than packing all documents at once \([\d,]+\); a larger --window", done.stderr
+    )
     assert shardmill.verify(corpus).ok, "a plan beside an output is not part of it"
     done = run("pack", corpus, "--length", "128", cwd=tmp_path)
     assert done.returncode == 0 and (corpus / "train-128.plan").exists() and shardmill.verify(corpus).ok

@@ -153,6 +153,7 @@ def nanochat_loader(
     """A function that takes the place of nanochat's data loader, with its arguments: it yields inputs, targets and a state.
 
     Every row begins with a document, as there, or is a row of the plan of its split; nothing is tokenized meanwhile.
+    nanochat fetches a batch before it saves a checkpoint and trains on it after, so the state is that before the batch.
     """
 
     def load(
@@ -173,8 +174,10 @@ def nanochat_loader(
         if resume_state_dict is not None:
             loader.load_state_dict(resume_state_dict)
         for batch in loader:
-            targets = batch["labels"]
-            yield batch["input_ids"], targets.masked_fill(targets == IGNORED, -1), loader.state_dict()
+            targets, first = batch["labels"], loader.sample - loader.batch_size
+            epoch, row = divmod(first, len(windows))
+            logged = {"epoch": epoch + 1, "pq_idx": 0, "rg_idx": row}  # nanochat prints these
+            yield batch["input_ids"], targets.masked_fill(targets == IGNORED, -1), {**windows.state(first), **logged}
 
     return load
 

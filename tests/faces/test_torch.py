@@ -1,5 +1,6 @@
 """The faces for PyTorch: the same rows through every loader, and exact resume. `make faces` runs these."""
 
+import json
 import os
 import random
 import re
@@ -118,8 +119,10 @@ def test_the_loader_of_nanochat_can_be_replaced(tmp_path):
         assert inputs.shape == targets.shape == (4, 64) and inputs.dtype == torch.int64
         assert (inputs[:, 0] == 50256).float().mean() >= 0.75, "rows begin with a document"
         assert targets.min() >= -1 and (targets[:, :-1] == inputs[:, 1:])[targets[:, :-1] >= 0].all()
-        resumed = loader(None, 4, 64, "train", tokenizer_threads=4, device="cpu", resume_state_dict=state)
-        assert (next(resumed)[0] == seen[3][0]).all()
+        assert (state["epoch"], state["rg_idx"]) == (1, 8) and state["pq_idx"] == 0, "base_train.py prints them"
+        saved = json.loads(json.dumps(state))  # as its checkpoints have it, while this batch is yet to be trained on
+        resumed = loader(None, 4, 64, "train", tokenizer_threads=4, device="cpu", resume_state_dict=saved)
+        assert all((next(resumed)[0] == seen[i][0]).all() for i in (2, 3, 4))
 
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -197,19 +200,39 @@ def test_a_trainer_that_is_killed_goes_on_with_other_ranks_and_sees_the_same_row
     assert {sample: found[sample] for sample in whole} == whole and len(whole) == 60 * 12
 
 
-def test_lines_that_nanogpt_needs_give_its_batches(tmp_path):
-    """docs/training.md, nanoGPT: get_batch in three lines."""
-    out = milled(tmp_path, texts_of(random.Random(1), 300))
-    block_size, batch_size = 32, 4
+def lines_for(name):
+    """The lines that docs/training.md gives for a trainer."""
     page = (Path(__file__).parents[2] / "docs/training.md").read_text()
-    lines = re.search(r"<!-- nanogpt:start -->\n```python\n(.*?)```", page, re.DOTALL)[1]
-    scope = {"data_dir": str(out), "block_size": block_size, "batch_size": batch_size, "device": "cpu"}
-    exec(lines, scope)
+    return re.search(rf"<!-- {name}:start -->\n```python\n(.*?)```", page, re.DOTALL)[1]
+
+
+def test_lines_that_nanogpt_needs_give_its_batches(tmp_path):
+    out = milled(tmp_path, texts_of(random.Random(1), 300))
+    scope = {"data_dir": str(out), "block_size": 32, "batch_size": 4, "device": "cpu", "ddp_world_size": 1}
+    exec(lines_for("nanogpt"), scope)
     x, y = scope["get_batch"]("train")
     again, _ = scope["get_batch"]("train")
-    assert x.shape == y.shape == (batch_size, block_size) and (x[:, 1:] == y[:, :-1]).all() and (x != again).any()
+    assert x.shape == y.shape == (4, 32) and (x[:, 1:] == y[:, :-1]).all() and (x != again).any()
     ids = np.fromfile(Path(out) / "train.bin", "<u2")
     assert any((ids[i : i + 32] == x[0].numpy()).all() for i in range(0, len(ids) - 32, 32))
+    with pytest.raises(shardmill.InputError, match="has no split val"):
+        scope["get_batch"]("val")
+
+
+def test_lines_that_build_nanogpt_needs_take_the_place_of_its_loader(tmp_path, monkeypatch):
+    """It makes one for each split, asks for batches, resets that of val, and reads B and T."""
+    out = Path(milled(tmp_path, texts_of(random.Random(1), 300), format="build-nanogpt", split="hash"))
+    monkeypatch.chdir(tmp_path)
+    out.rename(tmp_path / "edu_fineweb10B")
+    scope = {}
+    exec(lines_for("build-nanogpt"), scope)
+    loaders = [scope["DataLoaderLite"](B=4, T=32, process_rank=rank, num_processes=2, split="train") for rank in (0, 1)]
+    first = [loader.next_batch() for loader in loaders]
+    assert all(x.shape == y.shape == (4, 32) and (x[:, 1:] == y[:, :-1]).all() for x, y in first)
+    assert (first[0][0] != first[1][0]).any() and loaders[0].B * loaders[0].T == 128
+    loaders[0].next_batch()
+    loaders[0].reset()
+    assert (loaders[0].next_batch()[0] == first[0][0]).all()
 
 
 def test_a_plan_is_read_by_the_source(tmp_path):

@@ -1,6 +1,7 @@
 """The command pack: a plan that fills rows with whole documents."""
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,11 +10,12 @@ import shardmill
 from shardmill.cli.console import plural, print_json, say
 from shardmill.cli.options import COUNT, as_json, options
 from shardmill.spec import Claims
+from shardmill.system.names import show
 
 if TYPE_CHECKING:
     from shardmill.feed.plan import Packing
 
-_LONG = ("fragment", "crop", "drop")
+_LONG = {"fragment": "cut into several rows", "crop": "only their beginning is kept", "drop": "left out"}
 
 
 @click.command(
@@ -37,10 +39,10 @@ Examples:
 )
 @click.option(
     "--long",
-    type=click.Choice(_LONG),
+    type=click.Choice(list(_LONG)),
     default="fragment",
     show_default=True,
-    help="Documents longer than a row: cut them into several rows, lose what is behind the first row, or leave them out.",
+    help="Documents longer than a row: cut them into several rows, keep only the first row of each, or leave them out.",
 )
 @click.option("--split", type=click.Choice(["train", "val"]), default="train", show_default=True, help="Which tokens.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides the order of the rows.")
@@ -61,20 +63,24 @@ def pack(source: str, strategy: str, split: Any, as_json: bool, **given: Any) ->
     is read; the result is a plan that shardmill.Windows reads beside the tokens.
     """
     claims = {field.name: given.pop(field.name) for field in dataclasses.fields(Claims)}
-    found = shardmill.Source(path=source, split=split, **claims)
-    made = shardmill.pack(found, **given)
+    plan = Path(given.pop("output") or Path(source, f"{split}-{given['length']}.plan"))
+    made = shardmill.pack(shardmill.Source(path=source, split=split, **claims), output=plan, **given)
     if as_json:
-        print_json({**dataclasses.asdict(made), "padded": made.padded})
+        print_json({**dataclasses.asdict(made), "padded": made.padded, "plan": str(plan)})
     say("\n".join(_summary(made)))
+    say(f'load it: Windows(Source(path="{show(source)}", plan="{show(plan)}"), length={made.length})')
 
 
 def _summary(made: "Packing") -> list[str]:
-    places = made.rows * made.length
     more = made.rows / made.rows_at_once - 1
+    if made.rows == made.rows_at_once:
+        compared = "as few as packing all documents at once"
+    else:
+        compared = f"{more:.2%} more than packing all documents at once ({made.rows_at_once:,}); a larger --window takes fewer, and more memory"
     return [
         f"{plural(made.documents, 'document')}, {made.tokens:,} tokens → {plural(made.rows, 'row')} of {made.length:,}",
         f"lost    {made.lost:,} tokens ({made.lost / made.tokens:.2%} of all)",
-        f"padded  {made.padded:,} places ({made.padded / places:.2%} of the rows)",
-        f"cut     {plural(made.cut, 'document')} longer than a row: {made.long}",
-        f"packing all at once would take {made.rows_at_once:,} rows: windows of {made.window:,} documents take {more:.2%} more",
+        f"padded  {made.padded:,} places ({made.padded / (made.rows * made.length):.2%} of the rows)",
+        f"cut     {plural(made.cut, 'document')} longer than a row: {_LONG[made.long]}",
+        f"rows    {compared}",
     ]
