@@ -98,6 +98,26 @@ def test_ranks_share_a_batch_and_a_resume_may_change_both(tmp_path, ranks, batch
     assert seen == whole[: len(seen)]
 
 
+def test_slices_and_lists_are_batches(tmp_path):
+    rows = Windows(positions(tmp_path / "a", 1001), length=10, seed=3)
+    for some, numbers in (
+        (slice(2, 5), [2, 3, 4]),
+        (slice(-2, None), [98, 99]),
+        ([7, 1], [7, 1]),
+        (np.array([4]), [4]),
+    ):
+        assert np.array_equal(rows[some]["input_ids"], rows.batch(numbers)["input_ids"])
+    assert np.array_equal(rows[np.int64(3)]["labels"], rows[3]["labels"]) and rows[3]["labels"].shape == (10,)
+    with pytest.raises(IndexError, match="name at least one"):
+        rows[5:5]
+
+
+def test_without_torch_it_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None\nfrom shardmill import torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ModuleNotFoundError: shardmill.torch needs PyTorch" in done.stderr and "pip install torch" in done.stderr
+
+
 def test_ranks_that_do_not_divide_are_refused():
     with pytest.raises(UsageError, match="32 samples cannot be divided among 5 ranks; choose a multiple of 5"):
         samples_of(0, 32, rank=0, ranks=5)

@@ -13,10 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed
-from torch.utils.data import Dataset as _Dataset
-from torch.utils.data import IterableDataset, get_worker_info
+
+try:
+    import torch
+    import torch.distributed
+    from torch.utils.data import Dataset as _Dataset
+    from torch.utils.data import IterableDataset, get_worker_info
+except ModuleNotFoundError as e:
+    raise ModuleNotFoundError(
+        f"shardmill.torch needs PyTorch ({e}); install it with: pip install torch", name=e.name
+    ) from e
 
 from shardmill.errors import UsageError
 from shardmill.feed.documents import IGNORED, Documents

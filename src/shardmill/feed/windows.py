@@ -38,13 +38,13 @@ class Origin:
 class Windows:
     """Rows of `length` tokens as a pure function of the number of the sample: nothing is built, nothing has a state.
 
-    corpora: a folder, a Source, or several of them by name. seed: every row of a corpus once per epoch, in an order that
+    corpora: a folder, a Source (with split="val" for the validation set), or several of them by name. seed: every row of a corpus once per epoch, in an order that
     the seed decides; None: in the order of the text. weights: how many tokens are from each corpus, or stages
     [(0, {...}), (200_000, {...})] by sample; without, in proportion to their rows. documents: also say where documents
     begin, and do not predict across. vocabulary_size: refuse ids that the model does not have.
 
     >>> rows = shardmill.Windows("data", length=64, seed=1)
-    >>> rows[0]["input_ids"].shape, rows.batch(range(8))["labels"].shape
+    >>> rows[0]["input_ids"].shape, rows[:8]["labels"].shape
     ((64,), (8, 64))
     """
 
@@ -105,7 +105,12 @@ class Windows:
         """The rows of all corpora together; batch() goes on after them, with the next epoch of each corpus."""
         return sum(rows.count for rows in self._rows)
 
-    def __getitem__(self, sample: int) -> Batch:
+    def __getitem__(self, sample: int | slice | Sequence[int] | Numbers) -> Batch:
+        """A row by its number; of a slice or a list of numbers, a batch."""
+        if isinstance(sample, slice):
+            return self.batch(range(len(self))[sample])
+        if not isinstance(sample, int | np.integer):
+            return self.batch(sample)
         if not -len(self) <= sample < len(self):
             raise IndexError(f"sample {sample:,} of {len(self):,}")
         found = self.batch([sample % len(self)])
