@@ -2,17 +2,21 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from command import SHARDMILL, run
+from shardmill.cli.console import Reporter, fitting
+from shardmill.cli.main import cli
 
 WORDS = "the mill turns all the text into tokens and writes them down in order "
 
@@ -104,7 +108,7 @@ def test_a_finished_job_is_not_done_again(folder):
 def test_another_job_in_the_same_folder_is_refused_with_a_diff(folder):
     run("prepare", "book.txt", "-o", "data", cwd=folder)
     done = run("prepare", "book.txt", "-o", "data", "--seed", "7", cwd=folder)
-    refused(done, 1, "choices.seed: was 0, is now 7", "--overwrite", "-o")
+    refused(done, 1, "--seed: was 0, is now 7", "--overwrite", "-o")
     assert run("prepare", "book.txt", "-o", "data", "--seed", "7", "--overwrite", cwd=folder).returncode == 0
     assert json.loads((folder / "data/manifest.json").read_text())["job"]["choices"]["seed"] == 7
 
@@ -214,9 +218,55 @@ def test_options_that_cannot_work_are_refused_with_the_remedy(folder):
     assert not (folder / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ("prepare", ["shardmill: missing argument 'INPUT...'", "Example: shardmill prepare book.txt -o data/"]),
+        ("prepare book.txt", ["missing option '--output'", "more: shardmill prepare --help"]),
+        ("prepare book.txt -o data --tokenizr x", ["no such option", "--tokenizer"]),
+        ("prepare book.txt -o data --val-fraction half", ["is not a share; write it like 0.1 or 10%"]),
+        ("preprare book.txt", ["no such command", "Example: shardmill prepare"]),
+        *((f"{command} --nope", [f"Example: shardmill {command}"]) for command in cli.commands),
+    ],
+)
+def test_arguments_that_are_wrong_are_told_in_one_line_and_an_example(folder, arguments, parts):
+    done = run(*arguments.split(), cwd=folder)
+    refused(done, 2, "shardmill: ", *parts)
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_the_list_of_commands_has_whole_sentences(folder):
+    told = run("--help", cwd=folder).stdout
+    assert "..." not in told.partition("Commands:")[2] and "shardmill prepare book.txt -o data/" in told
+
+
+def test_the_first_line_without_a_terminal_comes_soon(capfd):
+    clock = iter([0.0, 1.0, 3.5, 3.5, 10.0, 34.0, 34.0])
+    with patch("shardmill.cli.console.time.monotonic", lambda: next(clock)):
+        reporter = Reporter("auto")
+        for _ in range(4):
+            reporter.show(["5 s left"], 1, 10)
+    assert capfd.readouterr().err.splitlines() == ["10%, 5 s left"] * 2
+
+
+def test_loading_fits_a_narrow_terminal():
+    assert fitting(["loading the tokenizer gpt2", "looking at the inputs"], None, 39) == "loading the tokenizer gpt2"
+
+
+def test_bytes_per_token_are_those_of_the_text_that_was_written(folder):
+    (folder / "a.jsonl").write_text("".join(json.dumps({"id": i, "text": f"{i} {WORDS}"}) + "\n" for i in range(500)))
+    told = [
+        run("prepare", "a.jsonl", "-o", f"data{n}", "--val-fraction", "0", *more, cwd=folder).stderr
+        for n, more in enumerate([(), ("--sample", "20%")])
+    ]
+    found = [float(re.search(r"([0-9.]+) bytes per token", each)[1]) for each in told]
+    assert 4 < found[0] < 5 and abs(found[0] - found[1]) < 0.1
+
+
 def test_output_that_cannot_be_written_is_named(folder):
     refused(run("prepare", "book.txt", "-o", "book.txt", cwd=folder), 1, "is a file", "-o")
-    refused(run("prepare", "book.txt", "-o", "/proc/nowhere", cwd=folder), 75, "/proc/nowhere")
+    refused(run("prepare", "book.txt", "-o", "/proc/nowhere", cwd=folder), 2, "/proc/nowhere", "-o")
+    refused(run("prepare", "book.txt", "-o", "book.txt/data", cwd=folder), 2, "book.txt/data", "-o")
 
 
 def test_a_name_with_terminal_escapes_is_not_printed_raw(tmp_path):

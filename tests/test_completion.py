@@ -45,7 +45,8 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 def test_bash_completes_commands_options_and_their_values(tmp_path):
     assert in_bash("shardmill pre", tmp_path) == ["prepare"]
     assert "--tokenizer" in in_bash("shardmill prepare book.txt --tok", tmp_path)
-    assert in_bash("shardmill prepare --tokenizer cl", tmp_path) == ["cl100k_base"]
+    assert in_bash("shardmill prepare --tokenizer cl", tmp_path) == ["cl100k", "cl100k_base"]
+    assert "qwen3" in in_bash("shardmill tokenizers qw", tmp_path)
     assert "megatron" in in_bash("shardmill convert data --format ", tmp_path)
 
 
@@ -54,7 +55,7 @@ def test_fish_completes_commands_and_values(tmp_path):
     script = f'{LINES["fish"]}; complete -C "shardmill pre"; complete -C "shardmill prepare --tokenizer cl"'
     env = environment(HOME=str(tmp_path))
     done = subprocess.run(["fish", "--no-config", "-c", script], env=env, capture_output=True, text=True, check=True)
-    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["prepare", "cl100k_base"]
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["prepare", "cl100k", "cl100k_base"]
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")

@@ -101,7 +101,7 @@ def test_estimate_and_dry_run_take_the_same_file(folder):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("shard_token = 5", ["shard_token is not known", "did you mean shard_tokens?"]),
+        ("shard_token = 5", ["shard_token is not known", "did you mean shard-tokens?"]),
         ("zzz = 5", ["zzz is not known", "shardmill prepare --help"]),
         ("quiet = true", ["quiet is no part of a job", "command line"]),
         ("config = 'x'", ["config is no part of a job"]),
@@ -142,7 +142,7 @@ def test_without_inputs_or_a_file_the_argument_is_missing(folder):
     assert done.returncode == 2 and "none.toml: cannot be read" in done.stderr
     for options in ([], ["--config", "empty.toml"]):  # click once took None for the name of a folder
         done = run("prepare", "more.txt", *options, cwd=folder)
-        assert done.returncode == 2 and "Missing option '--output'" in done.stderr
+        assert done.returncode == 2 and "missing option '--output'" in done.stderr
         assert not (folder / "None").exists()
 
 

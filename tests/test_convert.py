@@ -130,9 +130,13 @@ def test_merging_is_milling_one_after_the_other(tmp_path):
 def test_outputs_that_differ_are_not_merged(made, tmp_path):
     """T3"""
     other = mill(tmp_path, "other", tokenizer="cl100k_base")
-    with pytest.raises(UsageError, match=r"(?s)dtype: was 'uint16', is now 'uint32'.*tokenizer_sha256"):
+    with pytest.raises(
+        UsageError, match=r"(?s)dtype: 'uint16' and 'uint32'.*prepare one again with the other's --token"
+    ):
         shardmill.merge([made["nanogpt"], other], Target(output=tmp_path / "new"))
-    with pytest.raises(UsageError, match="format: was 'nanogpt', is now 'megatron'"):
+    with pytest.raises(
+        UsageError, match=r"(?s)format: 'nanogpt' and 'megatron'.*shardmill convert .*megatron -o NEW --format nanogpt"
+    ):
         shardmill.merge([made["nanogpt"], made["megatron"]], Target(output=tmp_path / "new"))
     assert not (tmp_path / "new").exists()
 

@@ -10,6 +10,7 @@ import pytest
 
 from shardmill import Limits, Spec, estimate, prepare
 from shardmill.errors import TemporaryError
+from shardmill.job import sampling
 from shardmill.job.intervals import Across, Span, total
 
 
@@ -102,6 +103,27 @@ def test_a_result_that_may_not_fit_gets_a_warning(tmp_path, monkeypatch):
         "shardmill.io.storage.free_bytes", lambda _: (told.output_bytes.low + told.output_bytes.high) // 2
     )
     assert any("may take up to" in note for note in prepare(spec).notes)
+
+
+@pytest.mark.parametrize("limit", [{"limit_documents": 20}, {"limit_documents": 5000}, {"limit_tokens": 3000}])
+def test_with_a_limit_the_beginning_is_what_counts(tmp_path, limit):
+    """Short documents come first, and long ones after them: the average says nothing."""
+    words = "the mill turns all the text into tokens "
+    lengths = [1] * 4000 + [200] * 4000
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{words * length}"}}\n' for length in lengths))
+    spec = Spec(inputs=[tmp_path / "a.jsonl"], output=tmp_path / "out", val_fraction=0, **limit)
+    told, made = estimate(spec), prepare(spec).manifest
+    assert told.tokens.low <= made.tokens <= told.tokens.high <= 1.1 * made.tokens
+    assert told.documents.low * 0.99 <= made.counts.documents <= told.documents.high * 1.01
+
+
+def test_a_limit_far_away_is_expected_from_what_time_allows(tmp_path, monkeypatch):
+    write_corpus(tmp_path / "a.txt", 12_000)
+    ticks = itertools.count()
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: next(ticks) / 4)
+    spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", separator="\\n\\n\\n", limit_documents=9000)
+    told, made = estimate(spec), prepare(spec).manifest
+    assert told.tokens.low < made.tokens < told.tokens.high and told.documents.high == 9000 == made.counts.documents
 
 
 def test_bad_bytes_do_not_stop_an_estimate(tmp_path):

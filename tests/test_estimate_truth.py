@@ -17,7 +17,7 @@ from shardmill import Limits, Spec, estimate, prepare
 from shardmill.io.compression import promised_bytes
 from shardmill.io.reading import InputReader
 from shardmill.job import sampling
-from shardmill.job.estimate import expected_tokens
+from shardmill.job.estimate import expected
 from shardmill.job.intervals import FromStart, Span, total
 from shardmill.job.job import find, make_job
 
@@ -129,9 +129,9 @@ def test_a_file_that_says_nothing_promises_nothing(tmp_path):
 def test_a_promise_of_one_member_is_not_taken_for_that_of_all():
     size = 1 << 20
     spans = [Span(input=size, raw=3 * size, text=3 * size, documents=1, tokens=100, encoded=size) for _ in range(10)]
-    for promised, expected in ((330 * size, 11_000), (35 * size, 10_047), (None, 10_047)):
+    for promised, tokens in ((330 * size, 11_000), (35 * size, 10_047), (None, 10_047)):
         found = FromStart(total=100 * size, promised=promised, spans=spans)
-        assert total([found], "tokens").middle == expected
+        assert total([found], "tokens").middle == tokens
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def job_of(spec):
 def test_text_is_told_from_what_surrounds_it(lines):
     folder, documents = lines
     job = job_of(Spec(inputs=[folder / "a.jsonl.gz"], output=folder / "out"))
-    found = sampling.text_bytes(job.files, job.rules)
+    found = total(sampling.sample(job.files, job.rules, len, seconds=0.25, whole=False), "text")
     truth = sum(len(document.encode()) for document in documents)
     assert found.low <= truth <= found.high and job.total_bytes < truth / 2
 
@@ -157,9 +157,9 @@ def test_text_is_told_from_what_surrounds_it(lines):
 def test_a_sample_and_limits_are_expected_too(lines):
     folder, documents = lines
     whole = {"inputs": [folder / "a.jsonl.gz"], "output": folder / "out", "val_fraction": 0}
-    everything = expected_tokens(job_of(Spec(**whole))).middle
-    assert expected_tokens(job_of(Spec(**whole, limit_tokens=1000))).high == 1000
-    half = expected_tokens(job_of(Spec(**whole, limit_documents=len(documents) // 2))).middle
+    everything = expected(job_of(Spec(**whole)))[1].middle
+    assert expected(job_of(Spec(**whole, limit_tokens=1000)))[1].high == 1000
+    half = expected(job_of(Spec(**whole, limit_documents=len(documents) // 2)))[1].middle
     assert 0.4 * everything < half < 0.6 * everything
     made = prepare(Spec(**whole, sample=0.1)).manifest.tokens
     told = estimate(Spec(**whole, sample=0.1)).tokens

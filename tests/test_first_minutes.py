@@ -9,9 +9,10 @@ import pytest
 
 import reference
 import shardmill
-from shardmill import Limits, Spec
-from shardmill.errors import UsageError
+from shardmill import Limits, Spec, Target
+from shardmill.errors import InputError, UsageError
 from shardmill.job import budget
+from shardmill.job.notes import gist
 from shardmill.system import machine
 from shardmill.system.machine import MIB
 
@@ -122,7 +123,8 @@ def test_val_tokens_is_the_length_of_the_first_shard(tmp_path):
         ({"val_tokens": 10, "format": "llmc", "split": "hash"}, "pass --val-fraction instead"),
         ({"val_tokens": 2000, "format": "llmc", "shard_tokens": 1000}, "a shard has at most 1,000 tokens"),
         ({"split": "nanogpt", "separator": "x"}, "cuts one text in two"),
-        ({"val_tokens": 0, "format": "llmc"}, "less than 1"),
+        ({"val_tokens": 0, "format": "llmc"}, "--val-tokens 0: is less than 1"),
+        ({"val_fraction": 1.5}, "--val-fraction 1.5: is outside"),
     ],
 )
 def test_what_contradicts_itself_is_refused(tmp_path, choices, why):
@@ -130,11 +132,114 @@ def test_what_contradicts_itself_is_refused(tmp_path, choices, why):
         shardmill.prepare(Spec(inputs=[write_text(tmp_path, 5000)], output=str(tmp_path / "data"), **choices))
 
 
+def test_more_files_than_a_folder_should_have_are_refused_before_the_work(tmp_path):
+    path, data = write_text(tmp_path, 126_000), tmp_path / "data"
+    with pytest.raises(UsageError, match=r"--shard-tokens 1: makes 1\d\d,\d{3} files.*pass at least 2"):
+        shardmill.prepare(Spec(inputs=[path], output=data, format="shards", shard_tokens=1))
+    assert not data.exists()
+    shardmill.prepare(Spec(inputs=[path], output=data))
+    with pytest.raises(UsageError, match=r"--shard-tokens 1: makes 1\d\d,\d{3} files"):
+        shardmill.convert(data, Target(output=tmp_path / "new", format="shards", shard_tokens=1))
+
+
 def test_a_tiny_validation_set_is_told(tmp_path):
     path = write_records(tmp_path, 300, "short")
     start, result = started(tmp_path, inputs=[path], val_fraction=0.01)
     assert mentions(start.notes, "val has about", "nanoGPT", "block_size", "--val-fraction")
     assert mentions(result.notes, "val has", "1,025 at a time", "block_size + 1")
+
+
+def both_told(tmp_path, **choices):
+    """The notes of prepare before its work, and of estimate, which must be the same."""
+    start, result = started(tmp_path, **choices)
+    spec = Spec(**{"output": str(tmp_path / "dry"), **choices})
+    found = shardmill.estimate(spec, limits=Limits(workers=1))
+    assert [gist(note) for note in found.notes] == [gist(note) for note in start.notes]
+    return start.notes, result
+
+
+@pytest.mark.parametrize(
+    ("choices", "parts"),
+    [
+        ({"format": "build-nanogpt", "shard_tokens": 2000}, ["each shard of train has about 2,000 tokens", "65,537"]),
+        ({"format": "llmc", "shard_tokens": 30_000, "val_tokens": 100}, ["val has about 100 tokens", "--val-tokens"]),
+        (
+            {"format": "mds", "shard_tokens": 10_000, "sample_tokens": 1024, "val_fraction": 0},
+            ["10,240 tokens instead"],
+        ),
+        ({"format": "mds", "sample_tokens": 30_000, "val_fraction": 0.01}, ["val has about", "one sample of 30,000"]),
+        ({"format": "shards", "shard_tokens": 60_000, "split": "hash"}, []),
+    ],
+)
+def test_what_options_decide_is_told_before_the_work(tmp_path, choices, parts):
+    notes, _ = both_told(tmp_path, inputs=[write_text(tmp_path, 126_000)], **choices)
+    assert mentions(notes, *parts) if parts else not notes
+
+
+@pytest.mark.parametrize("limit", [{"limit_documents": 100}, {"limit_tokens": 2000}])
+def test_a_limit_that_leaves_no_validation_set_is_told_before_the_work(tmp_path, limit):
+    notes, result = both_told(tmp_path, inputs=[write_records(tmp_path, 4000)], **limit)
+    assert mentions(notes, "may be no validation set", "one in 2,000", "--val-fraction, such as 0.1")
+    assert not sizes(result, "val")
+    notes, result = both_told(
+        tmp_path, inputs=[str(tmp_path / "a.jsonl")], output=str(tmp_path / "b"), val_fraction=0.1, **limit
+    )
+    assert not mentions(notes, "no validation set") and sizes(result, "val")
+
+
+def test_a_limit_in_running_text_is_told_by_passages(tmp_path):
+    notes, _ = both_told(tmp_path, inputs=[write_text(tmp_path, 800_000)], limit_tokens=50_000)
+    assert mentions(notes, "passages", "may be no validation set", "--val-fraction")
+
+
+def test_a_limit_before_the_tail_is_told(tmp_path):
+    notes, result = both_told(
+        tmp_path, inputs=[write_text(tmp_path, 100_000)], limit_tokens=5000, split="tail", val_fraction=0.1
+    )
+    assert mentions(notes, "--split tail", "a limit stops before it") and not sizes(result, "val")
+
+
+def test_what_a_damaged_record_stops_has_no_note_on_its_size(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"texts": "no text here"}\n')
+    told = []
+    with pytest.raises(InputError, match="text"):
+        shardmill.prepare(Spec(inputs=[tmp_path / "a.jsonl"], output=tmp_path / "data"), on_start=told.append)
+    assert told[0].notes == ()
+
+
+def test_the_validation_set_that_is_suggested_suits_the_trainer(tmp_path):
+    with pytest.raises(UsageError, match=r"nothing would be left to train on.*\(say 4,097\)"):
+        shardmill.prepare(Spec(inputs=[write_text(tmp_path, 50_000)], output=str(tmp_path / "data"), format="llmc"))
+
+
+@pytest.mark.parametrize(
+    ("choices", "why"),
+    [
+        ({"where": ["n == 7"]}, "3 filtered out by --where.*check the names of its fields"),
+        ({"sample": 1e-9}, "3 not in the --sample.*larger --sample"),
+    ],
+)
+def test_a_job_that_writes_nothing_is_refused_and_leaves_nothing(tmp_path, choices, why):
+    path = write_records(tmp_path, 3)
+    with pytest.raises(InputError, match=why):
+        started(tmp_path, inputs=[path], **choices)
+    assert not (tmp_path / "data").exists()
+    assert started(tmp_path, inputs=[path])[1].manifest.tokens
+
+
+def test_an_input_that_is_named_twice_is_told(tmp_path):
+    path = write_text(tmp_path, 9000)
+    notes, result = both_told(tmp_path, inputs=[path, path, str(tmp_path / "*.txt")])
+    assert mentions(notes, "named more than once, and read once", "a.txt and 1 more")
+    assert len(result.manifest.job["inputs"]) == 1
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt.xz"])
+def test_nanogpts_split_is_for_one_plain_text(tmp_path, name):
+    write_records(tmp_path, 3)
+    (tmp_path / "a.txt.xz").write_bytes(lzma.compress(SENTENCE.encode()))
+    with pytest.raises(UsageError, match="--split nanogpt: cuts one text by its characters"):
+        shardmill.prepare(Spec(inputs=[tmp_path / name], output=tmp_path / "data", split="nanogpt"))
 
 
 def test_a_last_shard_below_a_batch_is_told(tmp_path):

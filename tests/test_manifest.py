@@ -76,10 +76,11 @@ def test_without_the_manifest_a_job_is_not_complete(spec, tmp_path):
 
 
 def test_differences_are_told_field_by_field():
-    old = {"a": 1, "b": {"c": [1, 2]}, "same": 0}
-    assert manifest.differences(old, {"a": 2, "b": {"c": [1]}, "same": 0}) == [
+    old = {"a": 1, "b": {"c": [1, 2]}, "choices": {"val_fraction": 0.1}, "same": 0}
+    assert manifest.differences(old, {"a": 2, "b": {"c": [1]}, "choices": {"val_fraction": 0.2}, "same": 0}) == [
         "a: was 1, is now 2",
         "b.c: was [1, 2], is now [1]",
+        "--val-fraction: was 0.1, is now 0.2",
     ]
     content = json.loads(manifest.dump({"x": 1}))
     assert (list(content), content["format"], content["x"]) == (["format", "checksum", "x"], 2, 1)

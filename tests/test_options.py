@@ -5,7 +5,7 @@ import pytest
 
 from command import run
 from shardmill.cli.main import cli
-from shardmill.cli.options import COUNT, SIZE, Rejects
+from shardmill.cli.options import COUNT, SIZE, Rejects, Share
 
 COUNTS = {
     **{"35M": 35_000_000, "1.5G": 1_500_000_000, "10k": 10_000, "2B": 2 * 10**9, "1t": 10**12, "1_000": 1000},
@@ -26,6 +26,14 @@ def test_numbers_may_have_units(kind, text, number):
 def test_what_is_no_number_is_refused_with_examples(text):
     with pytest.raises(click.BadParameter, match=r"write it like 35M, 1\.5G"):
         COUNT.convert(text, None, None)
+
+
+def test_a_share_may_be_a_percentage():
+    shares = {"50%": 0.5, "0.07%": 0.0007, "5 %": 0.05, "0.1": 0.1, "1e-3": 0.001, "1/20": 0.05, "0": 0.0}
+    assert {text: Share().convert(text, None, None) for text in shares} == shares
+    for text in ("half", "", "%", "1/0"):
+        with pytest.raises(click.BadParameter, match=r"is not a share; write it like 0\.1 or 10%"):
+            Share().convert(text, None, None)
 
 
 def test_rejects_are_a_number_or_a_share():

@@ -107,14 +107,16 @@ class Spec:
             raise UsageError("no input given; name at least one text file, folder or glob")
         if not 0 <= self.val_fraction < 1:
             raise UsageError(
-                f"val_fraction {self.val_fraction} is outside 0 ≤ f < 1; 0.0005 keeps one document in 2,000 for validation, 0 writes no val file"
+                f"--val-fraction {self.val_fraction:g}: is outside 0 ≤ f < 1; 0.0005 keeps one document in 2,000 for validation, 0 writes no val file"
             )
         if self.separator == "":
-            raise UsageError("the separator is empty; leave it out to make each file one document")
+            raise UsageError("--separator: is empty; leave it out to make each file one document")
         if not self.field:
-            raise UsageError("the field is empty; name the JSON field or column that holds the text, such as text")
+            raise UsageError("--field: is empty; name the JSON field or column that holds the text, such as text")
         if self.sample is not None and not 0 < self.sample <= 1:
-            raise UsageError(f"sample {self.sample} is outside 0 < s ≤ 1; 0.1 keeps about a tenth of the documents")
+            raise UsageError(
+                f"--sample {self.sample:g}: is outside 0 < s ≤ 1; 0.1 keeps about a tenth of the documents"
+            )
         if not 8 <= self.passage_bytes <= self.max_run_bytes // 2:
             raise UsageError(
                 f"passage_bytes {self.passage_bytes:,} must be at least 8 and at most half of max_run_bytes, {self.max_run_bytes:,}"
@@ -207,7 +209,7 @@ class Limits:
         share = isinstance(self.max_rejects, float)
         if self.max_rejects is not None and not 0 <= self.max_rejects < (1 if share else 1 << 63):
             raise UsageError(
-                f"max_rejects {self.max_rejects} is neither a number of records nor a share; 100 allows a hundred, 0.001 one in a thousand"
+                f"--max-rejects {self.max_rejects}: is neither a number of records nor a share; 100 allows a hundred, 0.001 one in a thousand"
             )
         _check_choices(self)
         _check_positive(self, workers="", max_staging="", block_bytes="")
@@ -243,6 +245,11 @@ def choices_of(kind: type) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def option_of(field: str) -> str:
+    """The option that sets a field, as messages name it."""
+    return "--" + field.replace("_", "-")
+
+
 def _keep_as_tuples(value: Any, *names: str) -> None:
     """Fields with any number of strings; None, as in a manifest, is none."""
     for name in names:
@@ -258,10 +265,10 @@ def _check_choices(value: Any) -> None:
     for name, words in choices_of(type(value)).items():
         found = getattr(value, name)
         if found not in words and found != value.__dataclass_fields__[name].default:
-            raise UsageError(f"{name} {found!r} is not known; choose one of {', '.join(words)}")
+            raise UsageError(f"{option_of(name)} {found!r}: is not known; choose one of {', '.join(words)}")
 
 
 def _check_positive(value: Any, **remedies: str) -> None:
     for name, remedy in remedies.items():
         if (found := getattr(value, name)) is not None and found < 1:
-            raise UsageError(f"{name} {found} is less than 1{remedy}")
+            raise UsageError(f"{option_of(name)} {found}: is less than 1{remedy}")

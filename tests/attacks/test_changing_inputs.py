@@ -222,7 +222,7 @@ def test_passages_that_were_rejected_keep_the_error_policy(tmp_path, monkeypatch
     at_step(monkeypatch, "files-finished", stop)
     with pytest.raises(Stop):
         prepare(job, limits=SMALL)
-    with pytest.raises(ShardmillError, match="on_error: was 'skip', is now 'replace'"):
+    with pytest.raises(ShardmillError, match="--on-error: was 'skip', is now 'replace'"):
         prepare(replace(job, on_error="replace"), limits=SMALL)
 
 

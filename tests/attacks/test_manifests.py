@@ -17,7 +17,7 @@ from shardmill import Limits, Spec, Target, prepare, verify
 from shardmill.cli.main import cli
 from shardmill.errors import OutputError, ShardmillError, UsageError
 from shardmill.record import manifest
-from shardmill.results import corpus
+from shardmill.tokens import tokenizer
 
 LIMITS = Limits(engine="reference", workers=1)
 FORMATS = {
@@ -152,11 +152,11 @@ def out(made, tmp_path):
     return tmp_path / "out"
 
 
-def test_no_tokenizer_that_a_manifest_names_is_loaded(out, monkeypatch, gpt2_json):
-    """A hub id was asked for on the network, a file of 8 GiB read whole; now the user says where it is."""
+def test_no_other_tokenizer_that_a_manifest_names_is_loaded(out, monkeypatch, gpt2_json):
+    """A hub id was asked for on the network, a file of 8 GiB read whole; now its content must be that of the manifest."""
     loaded = []
-    real = corpus.load
-    monkeypatch.setattr(corpus, "load", lambda name: (loaded.append(name), real(name))[1])
+    for door in ("_load_json", "_download"):
+        monkeypatch.setattr(tokenizer, door, lambda *given: loaded.append(given))
     for name in ("someone/model", str(gpt2_json), "/dev/zero", "../tokenizer.json"):
         rewrite(out, lambda content: content["job"]["choices"].update(tokenizer=name))  # noqa: B023
         found = shardmill.open(out)
@@ -168,10 +168,18 @@ def test_no_tokenizer_that_a_manifest_names_is_loaded(out, monkeypatch, gpt2_jso
     assert loaded == []
 
 
+def test_the_recorded_tokenizer_decodes_if_it_is_still_on_this_disk(out, gpt2_json):
+    digest = tokenizer.load(str(gpt2_json)).digest
+    rewrite(out, lambda content: content["job"].update(tokenizer_sha256=digest))
+    rewrite(out, lambda content: content["job"]["choices"].update(tokenizer=str(gpt2_json)))
+    done = CliRunner().invoke(cli, ["inspect", str(out)])
+    assert done.exit_code == 0 and "of the miller." in done.output
+
+
 def test_the_tokenizer_that_the_user_gives_decodes_if_it_is_the_right_one(out, gpt2_json):
     wrong = CliRunner().invoke(cli, ["inspect", str(out), "--tokenizer", str(gpt2_json)])
     assert isinstance(wrong.exception, UsageError) and "is not the one that made" in str(wrong.exception)
-    digest = shardmill.tokens.tokenizer.load(str(gpt2_json)).digest
+    digest = tokenizer.load(str(gpt2_json)).digest
     rewrite(out, lambda content: content["job"].update(tokenizer_sha256=digest))
     rewrite(out, lambda content: content["job"]["choices"].update(tokenizer="someone/model"))
     found = shardmill.open(out, tokenizer=str(gpt2_json))

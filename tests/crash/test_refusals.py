@@ -51,12 +51,12 @@ def refused(end, *parts):
 
 def test_a_changed_choice_is_refused_field_by_field_and_the_old_job_goes_on(inputs, whole):
     changes = [
-        (["--tokenizer", "cl100k_base"], "choices.tokenizer: was 'r50k_base', is now 'cl100k_base'"),
-        (["--separator", "\\n"], "choices.separator: was '\\\\n\\\\n', is now '\\\\n'"),
-        (["--val-fraction", "0.2"], "choices.val_fraction: was 0.1, is now 0.2"),
-        (["--seed", "3"], "choices.seed: was 0, is now 3"),
-        (["--eot", "before"], "choices.eot: was 'auto', is now 'before'"),
-        (["--dtype", "uint32"], "choices.dtype: was 'auto', is now 'uint32'"),
+        (["--tokenizer", "cl100k_base"], "--tokenizer: was 'r50k_base', is now 'cl100k_base'"),
+        (["--separator", "\\n"], "--separator: was '\\\\n\\\\n', is now '\\\\n'"),
+        (["--val-fraction", "0.2"], "--val-fraction: was 0.1, is now 0.2"),
+        (["--seed", "3"], "--seed: was 0, is now 3"),
+        (["--eot", "before"], "--eot: was 'auto', is now 'before'"),
+        (["--dtype", "uint32"], "--dtype: was 'auto', is now 'uint32'"),
     ]
     args = command("documents", output="changed")
     asked = [{"args": [*args, *options]} for options, _ in changes]
@@ -102,7 +102,7 @@ def test_the_error_policy_may_change_until_it_has_mattered(inputs):
     assert stopped["code"] == 1 and "not UTF-8" in stopped["stderr"] and went_on["code"] == 0, went_on["stderr"]
     killed, refused = end("policy", "replace", "stop", kill=["files-sealed", 1])
     assert killed["code"] == -9 and refused["code"] == 1
-    assert "choices.on_error: was 'replace', is now 'stop'" in refused["stderr"]
+    assert "--on-error: was 'replace', is now 'stop'" in refused["stderr"]
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_job_that_another_process_finished_meanwhile_is_not_done_over(tmp_path
         return made
 
     monkeypatch.setattr(mill, "make_job", slowly)
-    with pytest.raises(OutputError, match=r"choices\.seed: was 0, is now 7"):
+    with pytest.raises(OutputError, match=r"--seed: was 0, is now 7"):
         prepare(second, limits=limits)
     monkeypatch.setattr(mill, "make_job", slowly)
     assert prepare(first, limits=limits).already_complete

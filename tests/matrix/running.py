@@ -216,10 +216,10 @@ class Run:
             policy = self.mill()
             self.world.spec["on_error"] = policy
             return self.finish()
-        except UsageError as e:
+        except (UsageError, InputError) as e:
             if not self.nothing_is_left(str(e)):
                 raise
-            return "nothing would be left to train on"
+            return "nothing would be left to train on, or to write at all"
 
     def finish(self):
         """The last run, which must come to its end, or must not."""
@@ -284,13 +284,15 @@ class Run:
         return "auto" if self.rng.random() < 0.7 else "reference"
 
     def nothing_is_left(self, told):
-        """Whether the job was refused since all tokens would be val; raises a Difference if they would not."""
-        if self.cell["split"] != "first-shard" or "nothing would be left to train on" not in told:
+        """Whether the job was refused since all tokens would be val, or there are none; raises a Difference if that is wrong."""
+        none = "nothing is left to write" in told
+        if not none and (self.cell["split"] != "first-shard" or "nothing would be left to train on" not in told):
             return False
         want = oracle.expected(self.cell, self.world)
         unsure = want.error or want.unsure or self.world.running or "-then-" in str(self.cell["errors"])
-        if want.tokens["train"] and not unsure:
-            raise Difference(f"{len(want.tokens['train'])} tokens belong to train, and it was refused: {told}")
+        left = len(want.tokens["train"]) + (len(want.tokens["val"]) if none else 0)
+        if left and not unsure:
+            raise Difference(f"{left} tokens should be left, and it was refused: {told}")
         return True
 
     def must_raise(self, why, *kinds, spec):
@@ -322,7 +324,7 @@ class Run:
         try:
             self.runner(self.spec(), self.limits(), None)
         except OutputError as e:
-            if "on_error" not in str(e):
+            if "--on-error" not in str(e):
                 raise
             limited = str(self.cell["select"]).endswith(("documents", "tokens"))
             complete = "manifest.json" in self.files()  # killed after its last step

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from shardmill.cli.options import files, limits_of
 from shardmill.errors import OutputError, UsageError
-from shardmill.spec import Limits, Spec
+from shardmill.spec import Limits, Spec, option_of
 from shardmill.system.names import show
 
 _FIRST_LINE = "# shardmill prepare --config THIS-FILE: the job; options on the command line win over it.\n"
@@ -102,11 +102,11 @@ def _parsed(file: str) -> dict[str, Any]:
 
 def _unknown(key: str, names: dict[str, str], command: click.Command) -> str:
     plain = key.replace("-", "_")
-    if any("--" + plain.replace("_", "-") in param.opts for param in command.params):
+    if any(option_of(plain) in param.opts for param in command.params):
         return f"{show(key)} is no part of a job; pass it on the command line"
     close = difflib.get_close_matches(plain, names, 1)
     remedy = (
-        f"did you mean {close[0]}?"
+        f"did you mean {close[0].replace('_', '-')}?"
         if close
         else f"the options of {command.name} are known: shardmill {command.name} --help"
     )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shardmill.job.mill import Progress, Start
     from shardmill.record.manifest import Manifest
 
+_FIRST_LINE_SECONDS = 3.0
 _LINE_SECONDS = 30.0
 _REDRAW_SECONDS = 0.1
 _WIDEST_BAR = 30
@@ -30,12 +31,13 @@ def say(text: str) -> None:
 
 
 class Reporter:
-    """Shows progress: a line that is redrawn on a terminal, else a line every 30 s, or JSON lines."""
+    """Shows progress: a line that is redrawn on a terminal, else a line now and then, or JSON lines."""
 
     def __init__(self, mode: str, loading: str = "") -> None:
         redraws = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._mode = "bar" if mode == "auto" and redraws else mode
-        self._started = self._last = time.monotonic()
+        self._started = time.monotonic()
+        self._last = self._started + _FIRST_LINE_SECONDS - _LINE_SECONDS
         self._loading = loading
         self.notes: tuple[str, ...] = ()
         """Those shown before the work."""
@@ -45,7 +47,7 @@ class Reporter:
         if self._mode == "bar":
             _live = self
         if self._loading and self._mode == "bar":
-            self._draw(self._loading)
+            self._draw(fitting(self._loading.split(", "), None, _columns() - 1))
         elif self._loading and self._mode == "auto":
             say(self._loading)
         return self
@@ -156,6 +158,11 @@ def load_line(output: "Path | str", made: "Manifest") -> str:
         return f'shardmill.open("{output}")["train"][:1000]'
     sample = choices.get("sample_tokens") or found.sample_tokens
     return found.load.format(folder=output, dtype=made.dtype, itemsize=itemsize, sample=sample)
+
+
+def bytes_per_token(made: "Manifest") -> float | None:
+    """Of the text that was written; None: unknown."""
+    return (made.text.train.bytes + made.text.val.bytes) / made.tokens if made.text and made.tokens else None
 
 
 def speed(rate: float) -> str:

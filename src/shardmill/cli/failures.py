@@ -20,15 +20,11 @@ class ResultError(Exception):
 
 
 def fail(message: str, code: int, content: dict[str, Any] | None = None) -> NoReturn:
+    """Tell people, and with --json programs, together with what else there is to tell; and exit."""
     say(f"shardmill: {message}")
-    tell_programs(message, code, hint_of(message), content)
-    sys.exit(code)
-
-
-def tell_programs(message: str, code: int, hint: str | None, content: dict[str, Any] | None = None) -> None:
-    """With --json: the error as an object, together with what else there is to tell."""
     if "--json" in sys.argv[1:]:
-        print_json({**(content or {}), "error": message, "exit_code": code, "hint": hint})
+        print_json({**(content or {}), "error": message, "exit_code": code, "hint": hint_of(message)})
+    sys.exit(code)
 
 
 def hint_of(message: str) -> str | None:

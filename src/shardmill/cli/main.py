@@ -15,9 +15,20 @@ import click
 
 import shardmill
 from shardmill.cli.config import config_options, job_of
-from shardmill.cli.console import Reporter, duration, load_line, plural, print_json, say, size, speed, spread
+from shardmill.cli.console import (
+    Reporter,
+    bytes_per_token,
+    duration,
+    load_line,
+    plural,
+    print_json,
+    say,
+    size,
+    speed,
+    spread,
+)
 from shardmill.cli.doctor import doctor
-from shardmill.cli.failures import ResultError, fail, tell_programs
+from shardmill.cli.failures import ResultError, fail
 from shardmill.cli.options import as_json, option, options, quiet
 from shardmill.cli.pack import pack
 from shardmill.cli.results import COMMANDS
@@ -31,7 +42,6 @@ if TYPE_CHECKING:
     from shardmill.job.mill import Result
 
 _SHOWN_FILES = 10
-_PLAIN_TEXT = (".txt", ".text", ".md")  # for which bytes per token says something about the tokenizer
 _EXAMPLES = """
 \b
 Examples:
@@ -64,7 +74,10 @@ def _show_version(context: click.Context, _option: click.Parameter, asked: bool)
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nExample:\n  shardmill prepare book.txt -o data/",
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -96,7 +109,7 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Choice(["auto", "json", "none"]),
     default="auto",
     show_default=True,
-    help="Progress on standard error. auto: a bar on a terminal, else a line every 30 s; json: a JSON line every second.",
+    help="Progress on standard error. auto: a bar on a terminal, else a line after 3 s and then every 30 s; json: a JSON line every second.",
 )
 @quiet
 def prepare(overwrite: bool, dry_run: bool, progress: str, quiet: bool, as_json: bool, **given: Any) -> None:
@@ -113,7 +126,7 @@ def prepare(overwrite: bool, dry_run: bool, progress: str, quiet: bool, as_json:
         return
     if quiet:
         logging.getLogger("shardmill").setLevel(logging.ERROR)
-    loading = f"loading the tokenizer {spec.tokenizer} and looking at the inputs"
+    loading = f"loading the tokenizer {spec.tokenizer}, looking at the inputs"
     with Reporter("none" if quiet else progress, loading) as reporter:
         result = shardmill.prepare(
             spec, limits=limits, on_start=reporter.start, on_progress=reporter.update, overwrite=overwrite
@@ -147,6 +160,9 @@ for _command in (*COMMANDS, pack, tokenizers, doctor):
     cli.add_command(_command)
 for _command in cli.commands.values():  # the group passes it on only when the command is called through it
     _command.context_settings.setdefault("help_option_names", ["-h", "--help"])
+    _command.short_help = _command.get_short_help_str(
+        limit=1000
+    )  # the whole sentence: click would cut it at 45 characters
 
 
 def main() -> NoReturn:
@@ -161,11 +177,10 @@ def main() -> NoReturn:
     except (click.exceptions.Abort, KeyboardInterrupt):
         fail("interrupted; run the same command again to resume", 130)
     except click.ClickException as e:
-        e.show()
-        context = getattr(e, "ctx", None)
-        help_of = context.command_path if context is not None else "shardmill"
-        tell_programs(e.format_message(), e.exit_code, f"run: {help_of} --help")
-        sys.exit(e.exit_code)
+        if e.format_message().startswith("Usage:"):  # there are no arguments at all
+            e.show()
+            sys.exit(e.exit_code)
+        fail(_usage(e), e.exit_code)
     except ResultError as e:
         fail(str(e), e.exit_code, e.content)
     except ShardmillError as e:
@@ -184,6 +199,18 @@ def main() -> NoReturn:
             f"unexpected {type(e).__name__}: this is a bug in shardmill; please report the lines above. The work so far is kept: the same command resumes it",
             1,
         )
+
+
+def _usage(e: click.ClickException) -> str:
+    """What is wrong with the arguments, and if it does not say what would be right, an example."""
+    context = getattr(e, "ctx", None) or click.Context(cli, info_name="shardmill")
+    message = e.format_message().rstrip(".")
+    message = message[0].lower() + message[1:]
+    if "; " in message:
+        return message
+    lines = (context.command.epilog or "").splitlines()
+    example = next(line.strip() for line in lines if line.startswith("  shardmill"))
+    return f"{message}\nExample: {example} (more: {context.command_path} --help)"
 
 
 class _Messages(logging.Handler):
@@ -248,11 +275,10 @@ def _summary(result: "Result", told: tuple[str, ...]) -> list[str]:
         lines.append(f"{result.output}/{file.name}  {file.tokens:,} tokens, {size(file.bytes)}")
     if len(made.files) > _SHOWN_FILES:
         lines.append(f"and {len(made.files) - _SHOWN_FILES:,} more files, {made.tokens:,} tokens in all")
-    inputs = made.job["inputs"]  # a list, or a summary if there are very many
-    plain = isinstance(inputs, list) and all(entry["path"].lower().endswith(_PLAIN_TEXT) for entry in inputs)
-    limited = counts.input_bytes < (total_bytes(inputs) or 0)
-    share = f", {counts.input_bytes / made.tokens:.2f} bytes per token" if made.tokens and plain else ""
-    read = "up to the limit" if limited else f"{size(counts.input_bytes)} of input{share}"
+    limited = counts.input_bytes < (total_bytes(made.job["inputs"]) or 0)
+    each = bytes_per_token(made)
+    read = "up to the limit" if limited else f"{size(counts.input_bytes)} of input"
+    read += f", {each:.2f} bytes per token" if each else ""
     rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""
     filtered = f", {counts.documents_filtered:,} filtered out by --where" if counts.documents_filtered else ""
     lines.append(

@@ -11,7 +11,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from shardmill.errors import UsageError
-from shardmill.spec import NETWORK_SECONDS, Limits, choices_of
+from shardmill.spec import NETWORK_SECONDS, Limits, choices_of, option_of
+from shardmill.tokens.names import BUNDLED, ON_THE_HUB
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -32,6 +33,19 @@ class Quantity(click.ParamType[int]):
         return round(number)
 
 
+class Share(click.ParamType[float]):
+    """A part of something, such as 0.1 or 10%."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip()
+        try:
+            return float(Fraction(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1))
+        except (ValueError, ZeroDivisionError, OverflowError):
+            self.fail(f"{value!r} is not a share; write it like 0.1 or 10%", param, ctx)
+
+
 class Rejects(click.ParamType[int | float]):
     """A number of records, such as 100 or 10k, or a share of them, such as 0.1% or 0.001."""
 
@@ -39,11 +53,9 @@ class Rejects(click.ParamType[int | float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
         text = str(value).strip()
-        share = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*%|(0?\.[0-9]+(?:e-[0-9]+)?|[0-9]+(?:\.[0-9]+)?e-[0-9]+)", text)
-        if share is not None:
-            return float(share[1]) / 100 if share[1] else float(share[2])
+        kind = Share() if re.fullmatch(r".*%|0?\.[0-9]+(?:e-[0-9]+)?|.*e-[0-9]+", text) else COUNT
         try:
-            return COUNT.convert(value, param, ctx)
+            return kind.convert(value, param, ctx)
         except click.BadParameter:
             self.fail(
                 f"{value!r} is neither a number of records nor a share; write it like 100, 10k or 0.1%", param, ctx
@@ -67,7 +79,7 @@ _TYPES: dict[str, Any] = {
         ("workers", "shard_tokens", "sample_tokens", "val_tokens", "limit_documents", "limit_tokens"), COUNT
     ),
     **dict.fromkeys(("max_memory", "max_staging"), SIZE),
-    "sample": float,
+    **dict.fromkeys(("val_fraction", "sample"), Share()),
     "eot_id": int,
     "max_rejects": Rejects(),
 }
@@ -79,12 +91,10 @@ _METAVARS = {
     "tokenizer": "NAME",
     "field": "NAME",
     "eot_token": "TOKEN",
-    "sample": "SHARE",
     "include": "GLOB",
     "exclude": "GLOB",
     "where": "CONDITION",
 }
-_TOKENIZERS = ("gpt2", "r50k_base", "cl100k_base", "o200k_base")
 _HELP = {
     "output": "Where the token files and manifest.json go: a folder, s3://BUCKET/FOLDER or gs://BUCKET/FOLDER.",
     "tokenizer": "A name such as gpt2, gpt-4o, llama3 or qwen3 (`shardmill tokenizers` lists them), the path of a tokenizer.json, or a Hugging Face model id such as openai-community/gpt2.",
@@ -98,7 +108,7 @@ _HELP = {
     "dtype": "Width of the token ids. auto: uint16 if every id fits.",
     "index": "Also write the positions where documents end: train.ends and val.ends, and where a split is one file also train.document_offsets.npy.",
     "provenance": "With --index: also write the input file, and the byte or record in it, that each document came from: train.places and val.places.",
-    "val_fraction": "Share of the documents (or of the passages of running text) that goes to the validation set; 0 writes none.",
+    "val_fraction": "Share of the documents (or of the passages of running text) that goes to the validation set, e.g. 0.01 or 1%; at least one of them, if there are two or more; 0 writes none.",
     "val_tokens": "Tokens in the validation set, in formats whose first shard it is (build-nanogpt, llmc, modded-nanogpt), e.g. 1M. Default: as many as in every shard.",
     "split": "How to choose the validation set: by a hash of the content, the tail or the head of the input, or the first shard; nanogpt: the last tenth of the characters, exactly as nanoGPT's prepare.py splits Shakespeare. auto: the first shard if the trainer expects that, else hash.",
     "seed": "Another seed chooses another validation set.",
@@ -108,7 +118,7 @@ _HELP = {
     "input_format": "Format of the inputs. auto: detected for each file by its name and first bytes. Compressed files (.gz, .zst, .bz2, .xz) are always recognized.",
     "field": "The JSON field or column that holds the text; a.b is field b of field a.",
     "on_error": "Bad records and invalid UTF-8: stop and say where; skip them and list them in rejects.jsonl; or replace bad characters by U+FFFD, and stop at other errors.",
-    "sample": "Prepare only this share of the documents, chosen by a hash of their content.",
+    "sample": "Prepare only this share of the documents, e.g. 0.1 or 10%, chosen by a hash of their content.",
     "limit_documents": "Stop after exactly this many documents.",
     "limit_tokens": "Stop after exactly this many tokens.",
     "workers": "Number of worker threads. Default: the cores that this process may use.",
@@ -140,12 +150,13 @@ def folders(_context: click.Context, _param: click.Parameter, begun: str) -> lis
     return [CompletionItem(begun, type="dir")]
 
 
-def _tokenizers(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
-    names = [CompletionItem(name) for name in _TOKENIZERS if name.startswith(begun)]
-    return names or files(context, param, begun)
+def tokenizer_names(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Names that stand for tokenizers; where none begins like that, files."""
+    known = sorted({*BUNDLED, *BUNDLED.values(), *ON_THE_HUB})
+    return [CompletionItem(name) for name in known if name.startswith(begun)] or files(context, param, begun)
 
 
-_COMPLETIONS = {"output": folders, "staging": folders, "tokenizer": _tokenizers}
+_COMPLETIONS = {"output": folders, "staging": folders, "tokenizer": tokenizer_names}
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 
@@ -153,7 +164,7 @@ quiet = click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
     """The option for a field. settings override what follows from it."""
     field = {field.name: field for field in dataclasses.fields(kind)}[name]
-    flag = "--" + name.replace("_", "-")
+    flag = option_of(name)
     default = None if field.default is dataclasses.MISSING else field.default
     if default is True:
         flag += f"/--no-{flag[2:]}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 import shardmill
-from shardmill.cli.console import Reporter, load_line, plural, print_json, say, size
+from shardmill.cli.console import Reporter, bytes_per_token, load_line, plural, print_json, say, size
 from shardmill.cli.failures import ResultError
 from shardmill.cli.options import COUNT, as_json, files, folders, limits_of, option, options, quiet
 from shardmill.errors import InputError, OutputError, UsageError
@@ -163,11 +163,10 @@ def inspect(output: str, documents: int, tokenizer: str | None, as_json: bool) -
     unknown = _why_no_text(corpus)
     found = [statistics(split) for split in corpus.values()]
     if as_json:
-        bytes_per_token = corpus.manifest.counts.input_bytes / corpus.tokens if corpus.tokens else None
         content = {
             "splits": [dataclasses.asdict(split) for split in found],
             "spelled": {token: _spelled(corpus, token) for split in found for token, _ in split.frequent},
-            "bytes_per_token": bytes_per_token,
+            "bytes_per_token": bytes_per_token(corpus.manifest),
             "manifest": json.loads(corpus.manifest.to_json()),
         }
         print_json(content)
@@ -197,9 +196,8 @@ def _corpus_lines(corpus: "Corpus") -> list[str]:
         f"eot        {corpus.eot_side}{eot}",
         f"input      {size(counts.input_bytes)}, {plural(counts.documents, 'document')}",
     ]
-    if corpus.tokens:
-        lines.append(f"tokens     {corpus.tokens:,}, {counts.input_bytes / corpus.tokens:.2f} bytes of input each")
-    return lines
+    each = bytes_per_token(corpus.manifest)
+    return [*lines, f"tokens     {corpus.tokens:,}" + (f", {each:.2f} bytes of text each" if each else "")]
 
 
 def _split_lines(corpus: "Corpus", split: "Statistics") -> list[str]:

@@ -5,7 +5,7 @@ import dataclasses
 import click
 
 from shardmill.cli.console import plural, print_json
-from shardmill.cli.options import as_json, limits_of
+from shardmill.cli.options import as_json, limits_of, tokenizer_names
 from shardmill.tokens.names import BUNDLED, ON_THE_HUB
 
 
@@ -20,7 +20,7 @@ Examples:
   shardmill tokenizers models/mine/tokenizer.json
 """
 )
-@click.argument("name", required=False, metavar="[NAME|FILE]")
+@click.argument("name", required=False, metavar="[NAME|FILE]", shell_complete=tokenizer_names)
 @as_json
 def tokenizers(name: str | None, as_json: bool) -> None:
     """Show which engine runs a tokenizer, why, and how fast; without a name, the names that are known.

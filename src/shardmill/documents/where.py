@@ -144,6 +144,8 @@ class _Parser:
     def _field(self) -> int:
         """The number of the field among all fields."""
         token = self._tokens[0]
+        if token.is_word("not"):
+            raise self._error("'not' stands only before 'in'; write x != 3, x < 3 or x not in (1, 2) instead")
         if token.kind != "name" or token.is_word("and", "or", "in", "not", "true", "false", "null", "none"):
             raise self._error("expected the name of a field (one with other characters in it in `backticks`)")
         self._tokens.pop(0)

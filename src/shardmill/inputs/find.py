@@ -114,7 +114,11 @@ def _without_duplicates(files: InputFiles) -> InputFiles:
                 raise UsageError(f"{show(file.path)}: is named twice, but can be read only once; name it once")
             duplicate[order[at + 1]] = True
         seen.add(_identity(file))
-    return InputFiles(itertools.compress(files, ~duplicate)) if duplicate.any() else files
+    if not duplicate.any():
+        return files
+    found, more = InputFiles(itertools.compress(files, ~duplicate)), int(duplicate.sum()) - 1
+    found.repeated = show(files.path(int(duplicate.argmax()))) + (f" and {more:,} more" if more else "")
+    return found
 
 
 def _identity(file: InputFile) -> str:

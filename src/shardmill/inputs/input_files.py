@@ -86,6 +86,8 @@ class InputFiles(_Packed[InputFile]):
         """Facts about the whole list that were expensive to find."""
         self.left_out: Counter[str] = Counter()
         """How many files were found in folders but not taken, by name or kind."""
+        self.repeated = ""
+        """Files that were found more than once, for people."""
         for file in files:
             self.add(file)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from shardmill.errors import OutputError, ShardmillError, TemporaryError
+from shardmill.errors import OutputError, ShardmillError, TemporaryError, UsageError
 from shardmill.io.reading import advise
 from shardmill.system import machine
 from shardmill.system.names import show
@@ -275,7 +275,10 @@ def make_folder(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise OutputError(f"{show(path)}: is a file, but the output must be a folder; choose another with -o")
     with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileNotFoundError, NotADirectoryError) as e:
+            raise UsageError(f"{show(path)}: no folder can be created there; choose another with -o") from e
 
 
 def make_subfolder(path: Path) -> None:

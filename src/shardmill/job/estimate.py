@@ -10,10 +10,10 @@ import numpy as np
 
 from shardmill.errors import OutputError, TemporaryError, UsageError
 from shardmill.io import storage
-from shardmill.job.intervals import Found, Range, total
+from shardmill.job.intervals import Found, FromStart, Range, total
 from shardmill.job.job import Job, find, make_job
 from shardmill.job.notes import notes_before
-from shardmill.job.sampling import sample
+from shardmill.job.sampling import NEVER, Measure, Stop, sample
 from shardmill.spec import Limits, Spec
 from shardmill.system.names import is_url, show
 from shardmill.tokens.encoder import Encoder
@@ -74,11 +74,11 @@ def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
 def estimate_job(job: Job, limits: Limits, written: int = 0) -> Estimate:
     """written is how many bytes of the result are on the disk already."""
     meter = _Meter(job)
-    found = sample(job.files, job.rules, meter, seconds=_SECONDS, whole=True, kept=job.spec.sample or 1.0)
+    found = _sample(job, meter, _SECONDS, whole=True)
     text, (documents, tokens) = total(found, "text"), _totals(job, found)
     made = _combined(job.writes.bytes_of, tokens, documents)
     free = _free_bytes(job, limits, written)
-    notes = (*notes_before(job, lambda _: tokens), _space_warning(job, made, free))
+    notes = (*notes_before(job, lambda _: (documents, tokens)), _space_warning(job, made, free))
     return Estimate(
         files=len(job.files),
         input_bytes=job.total_bytes,
@@ -98,22 +98,25 @@ def estimate_job(job: Job, limits: Limits, written: int = 0) -> Estimate:
     )
 
 
-def expected_tokens(job: Job) -> Range:
-    """How many tokens the job will write, from what a quarter of a second shows.
+def expected(job: Job) -> tuple[Range, Range]:
+    """How many documents and tokens the job will write, from what a quarter of a second shows.
 
-    >>> expected_tokens(job).low > job.writes.shard_tokens
+    >>> expected(job)[1].low > job.writes.shard_tokens
     True
     """
     encoder = Encoder(job.engines)
-    found = sample(
-        job.files,
-        job.rules,
-        lambda texts: len(encoder.encode(texts)[0]),
-        seconds=_QUICK_SECONDS,
-        whole=False,
-        kept=job.spec.sample or 1.0,
-    )
-    return _totals(job, found)[1]
+    return _totals(job, _sample(job, lambda texts: len(encoder.encode(texts)[0]), _QUICK_SECONDS, whole=False))
+
+
+def _sample(job: Job, measure: Measure, seconds: float, *, whole: bool) -> Found:
+    spec, stop = job.spec, NEVER
+    if job.rules.limited:
+        documents, tokens = (
+            math.inf if limit is None else limit for limit in (spec.limit_documents, spec.limit_tokens)
+        )
+        stop = Stop(documents=documents, tokens=tokens, per_document=int(job.eot_id is not None))
+    kept = spec.sample or 1.0
+    return sample(job.files, job.rules, measure, seconds=seconds, whole=whole, kept=kept, stop=stop)
 
 
 def with_staging_limit(job: Job, limits: Limits, written: int = 0) -> Limits:
@@ -208,16 +211,17 @@ def _seconds(job: Job, meter: _Meter, text: int) -> float:
 def _totals(job: Job, found: Found) -> tuple[Range, Range]:
     """The documents and tokens that will be written, end-of-text tokens among them."""
     documents, tokens = total(found, "documents"), total(found, "tokens")
-    spec = job.spec
-    if job.rules.separator is None and job.plain and spec.sample is None:
+    spec, stopped = job.spec, any(isinstance(each, FromStart) and each.stopped for each in found)
+    if job.rules.separator is None and job.plain and spec.sample is None and not job.rules.limited:
         documents = Range.exactly(int(np.count_nonzero(job.files.sizes)))
-    if spec.limit_documents is not None and spec.limit_documents < documents.high:
-        share = spec.limit_documents / max(1, documents.middle)
+    if spec.limit_documents is not None:
         documents = _at_most(documents, spec.limit_documents)
-        tokens = _combined(lambda count: math.ceil(count * min(1.0, share)), tokens)
     if job.eot_id is not None:
         tokens = _combined(lambda tokens, ends: tokens + ends, tokens, documents)
-    return documents, tokens if spec.limit_tokens is None else _at_most(tokens, spec.limit_tokens)
+    if spec.limit_tokens is not None:
+        by_tokens = stopped and documents.middle != spec.limit_documents
+        tokens = Range.exactly(spec.limit_tokens) if by_tokens else _at_most(tokens, spec.limit_tokens)
+    return documents, tokens
 
 
 def _at_most(found: Range, limit: int) -> Range:

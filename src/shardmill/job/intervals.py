@@ -111,6 +111,8 @@ class FromStart:
     """How many bytes it decompresses to, according to the file; true unless something was appended to it."""
     spans: list[Span] = field(default_factory=list)
     at_end: bool = False
+    stopped: bool = False
+    """The job stops within it, at a limit."""
 
     def part(self, quantity: Quantity) -> _Part:
         unit, total = self._unit()

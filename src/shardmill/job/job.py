@@ -131,7 +131,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         key=(lambda head, _: split.content_key(head, spec.seed)) if mode == "hash" else (lambda _, offset: offset),
         separator=separator,
         passage_bytes=split.passage_bytes(spec.passage_bytes, likely) if fraction else None,
-        border=_border(mode, fraction, files) if fraction else None,
+        border=_border(mode, fraction, files, probe) if fraction else None,
         exact_border=mode == "nanogpt",
         max_run_bytes=spec.max_run_bytes,
         block_bytes=limits.block_bytes,
@@ -205,10 +205,14 @@ def _val_choice(spec: Spec) -> tuple[SplitMode, float]:
     return ("hash", 0.0) if mode == "first-shard" else (mode, fraction)
 
 
-def _border(mode: SplitMode, fraction: float, files: InputFiles) -> int | None:
+def _border(mode: SplitMode, fraction: float, files: InputFiles, probe: plan.Probe) -> int | None:
     """The byte of the whole input where val ends (head) or starts (tail, nanogpt)."""
     if mode != "nanogpt":
         return split.border(mode, fraction, files.total_bytes)
+    if probe.window or not probe.first_is_text:
+        raise UsageError(
+            f"--split nanogpt: cuts one text by its characters, and {show(files[0].path)} is compressed or holds records; name a plain text file, or choose --split hash"
+        )
     with reading.open_input(files[0]) as reader:
         return first_pass.byte_of_character(reader, lambda count: int(count * (1 - fraction)))
 

@@ -25,9 +25,9 @@ from shardmill.io.lock import locked
 from shardmill.job import destination as destinations
 from shardmill.job.block import Milled
 from shardmill.job.destination import Destination
-from shardmill.job.estimate import check_space, expected_tokens, with_staging_limit
+from shardmill.job.estimate import check_space, expected, with_staging_limit
 from shardmill.job.job import Job, choose_splitter, describe, find, make_job, versions
-from shardmill.job.notes import notes_before, notes_on
+from shardmill.job.notes import notes_before, notes_on, nothing_written
 from shardmill.job.plan import refuse_changed_in_part
 from shardmill.job.split import Splitter
 from shardmill.job.truncate import Truncation
@@ -139,7 +139,7 @@ def prepare(
         unfinished = destinations.left_by_earlier_run(destination, job, overwrite=overwrite)
         written = unfinished.bytes if unfinished else 0
         limits = with_staging_limit(job, limits, written)
-        notes = tuple(filter(None, (*notes_before(job, expected_tokens), check_space(job, limits, written))))
+        notes = tuple(filter(None, (*notes_before(job, expected), check_space(job, limits, written))))
         if on_start is not None:
             on_start(_start_of(job, destination, unfinished, notes))
         if unfinished is None:
@@ -149,7 +149,7 @@ def prepare(
         run = output.run_report(time.perf_counter() - started)
         table = token_bytes_of(job.tokenizer)
         destinations.conclude(destination, made, run, table.file() if table is not None else None)
-    return Result(output=destination.target.shown, manifest=made, run=run, notes=notes + notes_on(job, made))
+    return Result(output=destination.target.shown, manifest=made, run=run, notes=notes + notes_on(job, made, notes))
 
 
 def _start_of(job: Job, destination: Destination, unfinished: Unfinished | None, notes: tuple[str, ...]) -> Start:
@@ -267,6 +267,8 @@ class _Output:
     def finish(self, report: Callable[[Progress], None]) -> Manifest:
         """Everything is written: add what the format writes at the end, then only final names are missing."""
         self._refuse_too_many_rejects(at_end=True)
+        if not self.at.tokens:
+            raise nothing_written(self._job, self.at.counts)
         if not self.at.finished:
             self._writer.finish()
             storage.reached("files-finished")

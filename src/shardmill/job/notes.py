@@ -1,7 +1,8 @@
 """A job → what its user should know: before the work, while it can still be changed, and about the result."""
 
-from collections.abc import Callable
-from typing import Protocol
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 from shardmill.documents import rejects
 from shardmill.errors import InputError, UsageError
@@ -10,35 +11,36 @@ from shardmill.formats.registry import Format
 from shardmill.formats.shards import SPLITS
 from shardmill.inputs.choose import listed
 from shardmill.io.reading import open_input
+from shardmill.job.intervals import Range
 from shardmill.job.job import Job
-from shardmill.record.manifest import Manifest
+from shardmill.record.manifest import Counts, Manifest
+from shardmill.spec import WHOLE_FILE_BYTES
 from shardmill.system.names import show
 
 # More than this is hardly meant to be the validation set.
 _MOST_VAL = 0.1
+# With so many documents expected in val, there is none once in 150 times.
+_SURE_VAL = 5
+_SAFE_FOR_PIPES = 0.01
+# A folder with more files is slow everywhere, and their names alone take much memory.
+_MOST_FILES = 100_000
 # Plain text has at most a token for each byte, and hardly ever less than one for eight.
 _MOST_BYTES_PER_TOKEN = 8
+_USUAL_BYTES_PER_TOKEN = 4
 _HINT_BYTES = 4 << 20
 _HINT_LEAST = 3
 _NOTHING_WANTED = "meets --where; check the names of its fields, and whether their values are numbers or text"
 # Separators that are common in text files. The last is weak, so it must be frequent.
 _LIKELY_SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "\n\n\n")
 
-
-class Expected(Protocol):
-    """How many tokens are expected, and at most."""
-
-    @property
-    def middle(self) -> int: ...
-
-    @property
-    def high(self) -> int: ...
+Expected = tuple[Range, Range]
+"""Documents and tokens."""
 
 
 def notes_before(job: Job, expect: Callable[[Job], Expected]) -> tuple[str, ...]:
-    """What may make the user change the command. Raises UsageError if nothing would be left to train on.
+    """What may make the user change the command. Raises UsageError if the result would be of no use.
 
-    expect counts the tokens by samples, which takes a while: it is called only if they matter.
+    expect counts documents and tokens by samples, which takes a while: it is called only if they matter.
     """
     asked, rounded = job.spec.shard_tokens, job.writes.shard_tokens
     notes = [
@@ -53,43 +55,104 @@ def notes_before(job: Job, expect: Callable[[Job], Expected]) -> tuple[str, ...]
         )
     if job.files.left_out:
         notes.append(f"left out: {listed(job.files.left_out)}; --include takes what its pattern matches")
-    return tuple(note for note in (*notes, *_about_val(job, expect)) if note)
+    if job.files.repeated:
+        notes.append(f"named more than once, and read once: {job.files.repeated}")
+    return tuple(note for note in (*notes, *_about_sizes(job, expect)) if note)
 
 
-def _about_val(job: Job, expect: Callable[[Job], Expected]) -> list[str]:
-    """Whether the validation set, or what is left to train on, will be too small."""
-    if not job.files.known or job.spec.limit_tokens is not None or job.spec.limit_documents is not None:
+def _about_sizes(job: Job, expect: Callable[[Job], Expected]) -> list[str]:
+    """Whether files will be too short or too many for the trainer, or missing."""
+    if not job.files.known:
+        return [*_expected_short(job, 0, 1 << 62), *_about_pipe(job)]
+    most = job.total_bytes
+    bounds = [Range.exactly(tokens) for tokens in (most // _MOST_BYTES_PER_TOKEN, most)]
+    if job.plain and not job.rules.limited and not any(_refusal(job, n) or _judge(job, n, n) for n in bounds):
         return []
-    bounds = (job.total_bytes // _MOST_BYTES_PER_TOKEN, job.total_bytes)
-    if job.plain and not any(_judge_val(job, tokens, tokens) for tokens in bounds):
-        return []
-    tokens = expect(job)
-    if job.rules.where is not None and not tokens.high:
-        return [f"no record of the samples {_NOTHING_WANTED}"]
-    if job.writes.val_tokens > tokens.high:
-        raise UsageError(
-            f"--format {job.writes.format.name}: the input has at most about {tokens.high:,} tokens, and the first {job.writes.val_tokens:,} are the validation set: nothing would be left to train on. "
-            f"Pass a smaller --val-tokens (say {max(1, tokens.middle // 100):,}) and --shard-tokens, or --split hash"
+    documents, tokens = expect(job)
+    if not tokens.high:  # the job says why, unless nobody can know
+        return [f"no record of the samples {_NOTHING_WANTED}"] if job.rules.where is not None else []
+    if refusal := _refusal(job, tokens):
+        raise UsageError(refusal)
+    return _judge(job, documents, tokens)
+
+
+def _refusal(job: Job, tokens: Range) -> str | None:
+    found, val = job.writes.format, job.writes.val_tokens
+    if val > tokens.high:
+        enough = min(max(found.batch, tokens.middle // 100), tokens.middle // 2)
+        return (
+            f"--format {found.name}: the input has at most about {tokens.high:,} tokens, and the first {val:,} are the validation set: nothing would be left to train on. "
+            f"Pass a smaller --val-tokens (say {max(1, enough):,}) and --shard-tokens, or --split hash"
         )
-    return _judge_val(job, tokens.middle, tokens.high)
+    return too_many_files(job.writes.shard_tokens, tokens.low)
 
 
-def _judge_val(job: Job, total: int, most: int) -> list[str]:
-    found, val, total = job.writes.format, job.writes.val_tokens, max(1, total)
-    if val > _MOST_VAL * total:
+def too_many_files(shard_tokens: int | None, tokens: int) -> str | None:
+    """Why so many tokens cannot be cut into shards of this length."""
+    files = tokens // shard_tokens if shard_tokens else 0
+    if files <= _MOST_FILES:
+        return None
+    return f"--shard-tokens {shard_tokens:,}: makes {files:,} files of about {tokens:,} tokens, and a folder should have at most {_MOST_FILES:,}; pass at least {-(-tokens // _MOST_FILES):,}"
+
+
+def _judge(job: Job, documents: Range, tokens: Range) -> list[str]:
+    writes, total = job.writes, max(1, tokens.middle)
+    if writes.val_tokens > _MOST_VAL * total:
         return [
-            f"the first shard, {val:,} tokens, is the validation set: about {min(1.0, val / total):.0%} of the text; choose its length with --val-tokens, or pass a smaller --shard-tokens or --split hash"
+            f"the first shard, {writes.val_tokens:,} tokens, is the validation set: about {min(1.0, writes.val_tokens / total):.0%} of the text; choose its length with --val-tokens, or pass a smaller --shard-tokens or --split hash"
         ]
-    shard = job.writes.shard_tokens
-    if shard and found.least_shards > 1 and most - val < shard:
+    unit, name = total / max(1, documents.middle), "documents"
+    if job.plain and job.rules.separator is None and job.total_bytes > WHOLE_FILE_BYTES * (len(job.files) - 1):
+        unit, name = min(total, (job.rules.passage_bytes or 0) / _USUAL_BYTES_PER_TOKEN), "passages"
+    notes = _none_in_limit(job, total / max(1, unit), name)
+    val = 0 if notes else job.val_fraction and math.ceil(max(job.val_fraction * tokens.high, unit))
+    return [*_expected_short(job, int(val), tokens.high), *notes]
+
+
+def _none_in_limit(job: Job, units: float, name: str) -> list[str]:
+    """Whether all that is written before a limit may be train."""
+    if not job.val_fraction or not job.rules.limited:
+        return []
+    if job.split == "tail":
         return [
-            f"there will be one train shard, and {found.trainer} stops with fewer than {found.least_shards}; pass a smaller --shard-tokens, such as {max(1, total // 4):,}"
+            "--split tail takes the end of the input, and a limit stops before it, so there may be no validation set; leave --split out"
         ]
-    few = job.val_fraction * most
-    passages = job.plain and job.rules.separator is None  # of running text: one is enough
-    if job.val_fraction and not passages and few < found.batch:
-        return [_too_few("val", int(few), found, "about ")]
-    return []
+    if job.split == "head" or job.val_fraction * units >= _SURE_VAL:
+        return []
+    return [
+        f"the limit is reached after about {math.ceil(units):,} {name}, and one in {1 / job.val_fraction:,.0f} is for validation, so there may be no validation set; pass a larger --val-fraction, such as {min(0.5, float(f'{2 * _SURE_VAL / units:.1g}')):g}"
+    ]
+
+
+def _about_pipe(job: Job) -> list[str]:
+    """A pipe is read once, so nobody can choose at least one of its documents."""
+    if not job.val_fraction or job.val_fraction >= _SAFE_FOR_PIPES:
+        return []
+    return [
+        f"a pipe is read once, so one document or passage in {1 / job.val_fraction:,.0f} is for validation as it comes, and a short one may have none; pass a larger --val-fraction, such as {_SAFE_FOR_PIPES:g}"
+    ]
+
+
+def nothing_written(job: Job, counts: Counts) -> InputError:
+    """Every document was left out: why, and what now."""
+    whose = show(job.files[0].path) + (f" and {len(job.files) - 1:,} more" if len(job.files) > 1 else "")
+    left = {
+        "empty": counts.documents_empty,
+        "rejected by --on-error skip": counts.rejected,
+        "not in the --sample": counts.documents_unsampled + counts.passages_unsampled,
+        "filtered out by --where": counts.documents_filtered,
+    }
+    why = ", ".join(f"{count:,} {reason}" for reason, count in left.items() if count)
+    remedy = "check the inputs, and the name of --field"
+    if counts.documents_filtered:
+        remedy = f"no record {_NOTHING_WANTED}"
+    elif counts.rejected:
+        remedy = "leave --on-error out to see what is wrong with the first"
+    elif left["not in the --sample"]:
+        remedy = "pass a larger --sample, or another --seed"
+    return InputError(
+        f"{whose}: nothing is left to write of {counts.documents:,} documents ({why or 'no tokens'}); {remedy}"
+    )
 
 
 def _about_files(found: Format, dtype: str) -> list[str]:
@@ -120,8 +183,8 @@ def _separator_hint(job: Job) -> str | None:
     return None
 
 
-def notes_on(job: Job, made: Manifest) -> tuple[str, ...]:
-    """What is to be known about the result."""
+def notes_on(job: Job, made: Manifest, told: tuple[str, ...]) -> tuple[str, ...]:
+    """What is to be known about the result, apart from what was told before the work with numbers that were expected."""
     notes, counts = [], made.counts
     if job.rules.separator is not None and job.plain and counts.documents <= len(job.files):
         notes.append(f"the separator {job.spec.separator!r} does not occur in the text; each file is one document")
@@ -138,25 +201,29 @@ def notes_on(job: Job, made: Manifest) -> tuple[str, ...]:
         f"skipped {counts.passages_rejected:,} bad passages of running text; see {rejects.NAME}": counts.passages_rejected,
     }
     notes += [sentence for sentence, count in counted.items() if count]
-    if counts.documents and counts.documents == counts.documents_filtered:
-        notes.append(f"no record {_NOTHING_WANTED}")
     if job.val_fraction and not any(file.split == "val" for file in made.files):
         notes.append(
             f"there is no validation set: none of these documents or passages falls into a share of {job.val_fraction:g}; pass a larger --val-fraction"
         )
-    notes += _short(made, job.writes.format, job.writes.shape.sample_tokens or 0)
+    notes += _short(_sizes(made), job.writes.format, job.writes.shape.sample_tokens or 0)
     if job.writes.val_tokens and not any(file.split == "train" for file in made.files):
         notes.append(
             f"there is no train shard: all {made.tokens:,} tokens fit into the first shard, which is the validation set; pass a smaller --val-tokens or --shard-tokens, or --split hash"
         )
-    return tuple(notes)
+    known = set(map(gist, told))
+    return tuple(note for note in notes if gist(note) not in known)
+
+
+def gist(note: str) -> str:
+    """A note without its numbers."""
+    return re.sub(r"(about )?[0-9][0-9,.]*", "", note)
 
 
 def notes_on_files(made: Manifest) -> tuple[str, ...]:
     """What a trainer would trip over in files that merge or convert made."""
     choices, splits = made.job["choices"], {file.split for file in made.files}
     found = registry.get(choices["format"])
-    notes = _about_files(found, made.dtype) + _short(made, found, choices.get("sample_tokens") or 0)
+    notes = _about_files(found, made.dtype) + _short(_sizes(made), found, choices.get("sample_tokens") or 0)
     if found.first_shard_is_val:
         notes += [
             f"there is no {split} shard, and {found.trainer} stops without one; make the source again with a validation set (--val-fraction), or give the trainer other files"
@@ -166,28 +233,43 @@ def notes_on_files(made: Manifest) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _short(made: Manifest, found: Format, sample: int) -> list[str]:
-    """Files too short for the trainer."""
+def _sizes(made: Manifest) -> dict[str, list[int]]:
+    return {split: [file.tokens for file in made.files if file.split == split] for split in SPLITS}
+
+
+def _expected_short(job: Job, val: int, most: int) -> list[str]:
+    """As _short, for the files that so many tokens will fill; nobody knows how long the last one will be."""
+    writes = job.writes
+    val = writes.val_tokens or val
+    train, shard = most - val, writes.shard_tokens or most
+    sizes = {"train": [min(train, shard)] * (2 if train > shard else 1), "val": [min(val, shard)]}
+    return _short(sizes, writes.format, writes.shape.sample_tokens or 0, "about ")
+
+
+def _short(sizes: Mapping[str, Sequence[int]], found: Format, sample: int, about: str = "") -> list[str]:
+    """Files too short for the trainer, and too few of them."""
     notes = []
-    for split in SPLITS:
-        sizes = [file.tokens for file in made.files if file.split == split]
-        if 0 < sum(sizes) < sample:
+    for split, lengths in sizes.items():
+        tokens = f"{about}{sum(lengths):,} tokens"
+        if 0 < sum(lengths) < sample:
             notes.append(
-                f"{split} has {sum(sizes):,} tokens, fewer than one sample of {sample:,} (--sample-tokens), so a trainer finds none in it; pass a smaller --sample-tokens{', or a larger --val-fraction' if split == 'val' else ''}"
+                f"{split} has {tokens}, fewer than one sample of {sample:,} (--sample-tokens), so a trainer finds none in it; pass a smaller --sample-tokens{', or a larger --val-fraction' if split == 'val' else ''}"
             )
-        elif sizes and sizes[-1] < found.batch and (split == "val" or found.name != "modded-nanogpt"):
-            notes.append(_too_few(split if len(sizes) == 1 else f"the last shard of {split}", sizes[-1], found))
-        if split == "train" and 0 < len(sizes) < found.least_shards:
+        elif sum(lengths) and lengths[-1] < found.batch and (split == "val" or found.name != "modded-nanogpt"):
+            notes.append(_too_few(split, lengths, found, about))
+        if split == "train" and 0 < len(lengths) < found.least_shards:
             notes.append(
-                f"there is one train shard, and {found.trainer} stops with fewer than {found.least_shards}; pass a smaller --shard-tokens"
+                f"there is only one train shard, and {found.trainer} stops with fewer than {found.least_shards}; pass a smaller --shard-tokens, such as {max(1, sum(lengths) // 4):,}"
             )
     return notes
 
 
-def _too_few(what: str, tokens: int, found: Format, about: str = "") -> str:
-    remedy = "give it more text"
-    if what.endswith("val"):
+def _too_few(split: str, lengths: Sequence[int], found: Format, about: str) -> str:
+    which, remedy = "", "give it more text"
+    if len(lengths) > 1:
+        which = "each shard of " if lengths[0] < found.batch else "the last shard of "
+    if split == "val":
         remedy = "make a larger one with --val-tokens" if found.first_shard_is_val else "pass a larger --val-fraction"
     elif found.sharded:
-        remedy = "prepare it with another --shard-tokens"
-    return f"{what} has {about}{tokens:,} tokens, and {found.trainer} takes {found.batch:,} at a time by default ({found.batch_name}), so it fails there; {remedy}, or make that smaller in the trainer"
+        remedy = f"pass {'a larger' if which.startswith('each') else 'another'} --shard-tokens"
+    return f"{which}{split} has {about}{lengths[-1]:,} tokens, and {found.trainer} takes {found.batch:,} at a time by default ({found.batch_name}), so it fails there; {remedy}, or make that smaller in the trainer"

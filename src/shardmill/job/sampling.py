@@ -25,7 +25,7 @@ from shardmill.inputs.input_files import InputFiles
 from shardmill.io.compression import Decompressed, promised_bytes
 from shardmill.io.reading import InputFile, Reader, ahead, open_input
 from shardmill.job import plan
-from shardmill.job.intervals import Across, Found, FromStart, Range, Span, total
+from shardmill.job.intervals import Across, Found, FromStart, Span
 from shardmill.spec import InputFormat, OnError
 
 # With 256 samples spread over the whole input, the sampling error is a few percent, and a disk that seeks needs two or
@@ -53,21 +53,54 @@ Measure = Callable[[list[bytes]], int]
 """Texts → their number of tokens."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """Where a job stops: after so many documents, or so many tokens, to which each document adds so many of its own."""
+
+    documents: float = math.inf
+    tokens: float = math.inf
+    per_document: int = 0
+
+    def within(self, texts: list[bytes], begins: list[bool], rate: float, done: tuple[float, float]) -> int:
+        """How many of these texts come before it, at so many tokens per byte, if these documents and tokens are done."""
+        documents = np.cumsum(begins)
+        tokens = rate * np.cumsum([len(text) for text in texts]) + self.per_document * documents
+        left = self.tokens - done[1]
+        by_tokens = int(np.searchsorted(tokens, left)) + 1 if left > 0 else 0
+        return min(int(np.searchsorted(documents, self.documents - done[0], side="right")), by_tokens)
+
+    def share(self, done: tuple[float, float]) -> float:
+        """How many times as much as is done comes before it."""
+        return min(self.documents / max(1, done[0]), self.tokens / max(1, done[1]))
+
+
+NEVER = Stop()
+
+
 def sample(
-    files: InputFiles, rules: TextRules, measure: Measure | None, *, seconds: float, whole: bool, kept: float = 1.0
+    files: InputFiles,
+    rules: TextRules,
+    measure: Measure,
+    *,
+    seconds: float,
+    whole: bool,
+    kept: float = 1.0,
+    stop: Stop = NEVER,
 ) -> Found:
-    """Samples of all files, taken within about this time.
+    """Samples of all files, taken within about this time; if the job stops before their end, of what comes before.
 
     whole: a small input is read and encoded as a whole. kept: the share of running text that --sample keeps.
     """
     policy: OnError = "replace" if rules.on_error == "replace" else "skip"
     rules = dataclasses.replace(rules, on_error=policy, limited=False, key=lambda *_: 0)
     deadline = time.monotonic() + seconds
-    sampler = _Sampler(rules=rules, measure=measure or (lambda _: 0), deadline=deadline, kept=kept)
-    if files.total_bytes <= SMALL_BYTES and len(files) <= _SMALL_FILES:
+    sampler = _Sampler(rules=rules, measure=measure, deadline=deadline, kept=kept, stop=stop)
+    small = files.total_bytes <= SMALL_BYTES and len(files) <= _SMALL_FILES
+    if small or stop is not NEVER:
         read = sampler.from_start(files, files.total_bytes, encode_up_to=SMALL_BYTES if whole else 0)
-        if read.at_end:
+        if read.at_end or read.stopped:
             return [read]
+        sampler = dataclasses.replace(sampler, deadline=time.monotonic() + seconds, stop=NEVER)
     found: Found = []
     sizes = files.sizes
     for number in np.flatnonzero(sizes * _LARGE_SHARE >= files.total_bytes):
@@ -83,17 +116,13 @@ def sample(
     return found
 
 
-def text_bytes(files: InputFiles, rules: TextRules, *, seconds: float = 0.25) -> Range:
-    """How many bytes of text are in the files, after decompression and without the other fields of records."""
-    return total(sample(files, rules, None, seconds=seconds, whole=False), "text")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sampler:
     rules: TextRules
     measure: Measure
     deadline: float
     kept: float
+    stop: Stop
 
     def seeks(self, file: InputFile) -> bool:
         """Whether a file can be read anywhere."""
@@ -139,20 +168,30 @@ class _Sampler:
         """Spans of these files from the start: so many bytes of text at least, then until time is up, or so many at most."""
         found = FromStart(total=size)
         encoded = text = done = 0
+        documents = tokens = 0.0
         halfway = (time.monotonic() + self.deadline) / 2
         for block in ahead(plan.blocks(files, self.rules)):
-            texts, documents = self._texts(block)
+            texts, begins = self._texts(block)
             all_of_it = encode_up_to and (encoded < encode_up_to or time.monotonic() < halfway)
             limit = 1 << 62 if all_of_it else SAMPLE_BYTES
-            span = self._span(block.input_bytes, texts, documents, limit=limit)
+            span = self._span(block.input_bytes, texts, sum(begins), limit=limit)
+            within = self.stop.within(texts, begins, span.tokens / max(1, span.text), (documents, tokens))
+            found.stopped = within < len(texts)
+            if found.stopped:
+                span = self._span(block.input_bytes, texts[:within], sum(begins[:within]), limit=limit)
             found.spans.append(dataclasses.replace(span, raw=max(0, block.after.offset - done)))
             done = block.after.offset
             encoded += span.encoded
-            text += sum(map(len, texts))
-            found.at_end = block.after.file >= len(files)
-            if text >= most or (text >= least and time.monotonic() > self.deadline):
+            text += int(span.text)
+            documents += span.documents
+            tokens += span.tokens + self.stop.per_document * span.documents
+            found.at_end = found.stopped or block.after.file >= len(files)
+            if found.stopped or text >= most or (text >= least and time.monotonic() > self.deadline):
                 break
-        if not found.at_end and len(files) == 1:
+        reached = sum(span.input for span in found.spans) * self.stop.share((documents, tokens))
+        if not found.at_end and reached < size:
+            found.total, found.stopped = round(reached), True
+        elif not found.at_end and len(files) == 1:
             with open_input(files[0]) as reader:
                 found.promised = promised_bytes(reader, round(sum(span.input for span in found.spans)), done)
         return found
@@ -252,10 +291,12 @@ class _Sampler:
         except InputError:
             return part.checked(dataclasses.replace(self.rules, on_error="skip"))
 
-    def _texts(self, block: plan.Block) -> tuple[list[bytes], int]:
-        """What is in a Block; bad records are left out."""
+    def _texts(self, block: plan.Block) -> tuple[list[bytes], list[bool]]:
+        """What is in a Block, and whether a document begins with it; bad records are left out."""
         found = [self._checked(part).pieces(0, self.rules, lambda _: False) for part in block.parts]
-        return [piece for pieces in found for piece in pieces.data], sum(sum(pieces.begins) for pieces in found)
+        return [piece for pieces in found for piece in pieces.data], [
+            flag for pieces in found for flag in pieces.begins
+        ]
 
     def _span(self, size: float, texts: list[bytes], documents: float, *, limit: int = SAMPLE_BYTES) -> Span:
         text = sum(map(len, texts))

@@ -17,7 +17,7 @@ from shardmill.formats.registry import FORMATS
 from shardmill.formats.shards import Shard, SidecarFile, SplitText
 from shardmill.io.fileset import FileSet, LocalFiles
 from shardmill.record.untrusted import LARGEST_NUMBER, brief, build, check_depth, typed
-from shardmill.spec import Spec
+from shardmill.spec import Spec, option_of
 from shardmill.system.names import show
 from shardmill.tokens import token_bytes
 from shardmill.tokens.token_bytes import ByteRule
@@ -246,12 +246,14 @@ def when(time_ns: int) -> str:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> list[str]:
-    """What changed between two jobs, field by field, one line each."""
+    """What changed between two jobs, field by field, one line each; a choice as the option that makes it."""
     lines = []
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
-            lines += differences(before, after, f"{place}{show(name)}.")
+            lines += differences(before, after, "--" if name == "choices" else f"{place}{show(name)}.")
+        elif before != after and place == "--":
+            lines.append(f"{option_of(show(name))}: was {brief(before)}, is now {brief(after)}")
         elif before != after:
             lines.append(f"{place}{show(name)}: was {brief(before)}, is now {brief(after)}")
     return lines

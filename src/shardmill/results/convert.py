@@ -22,9 +22,11 @@ from shardmill.io.lock import locked
 from shardmill.io.reading import ahead
 from shardmill.job import destination as destinations
 from shardmill.job.destination import local
+from shardmill.job.notes import too_many_files
 from shardmill.record import input_list, journal, manifest
 from shardmill.record.journal import Journal, Unfinished
 from shardmill.record.manifest import Counts, Manifest, Text
+from shardmill.record.untrusted import brief
 from shardmill.results.corpus import Corpus, open_corpus
 from shardmill.results.eot import cuts_of, everything, rows_files, stream_order
 from shardmill.results.foreign import open_claimed
@@ -72,25 +74,37 @@ def merge(sources: Sequence[str | Path], target: Target, *, on_progress: Report 
     if not corpora:
         raise UsageError("nothing to merge; name at least one output folder")
     for corpus in corpora[1:]:
-        if changed := manifest.differences(_identity(corpora[0]), _identity(corpus)):
-            raise UsageError(
-                f"{show(corpus.folder)} cannot be merged with {show(corpora[0].folder)}:\n  "
-                + "\n  ".join(changed)
-                + "\nConvert one of them first (shardmill convert), or prepare it again with the same tokenizer."
-            )
+        _refuse_unlike(corpora[0], corpus)
     return _write(corpora, target, "merge", on_progress)
+
+
+def _refuse_unlike(first: Corpus, other: Corpus) -> None:
+    """An error if two outputs cannot be merged, with the command that makes them alike, if there is one."""
+    ours, theirs = _identity(first), _identity(other)
+    unlike = {name: f"{brief(ours[name])} and {brief(theirs[name])}" for name in ours if ours[name] != theirs[name]}
+    if not unlike:
+        return
+    eot = "" if first.eot_side == other.eot_side else f" --eot {first.eot_side}"
+    remedy = f"Convert the second first: shardmill convert {show(other.folder)} -o NEW --format {first.format} --dtype {first.dtype.name}{eot}"
+    if unlike.keys() & {"tokenizer", "SHA-256 of the tokenizer", "vocabulary"}:
+        remedy = "The same id means different text in them: prepare one again with the other's --tokenizer."
+    raise UsageError(
+        f"{show(other.folder)} cannot be merged with {show(first.folder)}; they differ in\n  "
+        + "\n  ".join(f"{name}: {values}" for name, values in unlike.items())
+        + f"\n{remedy}"
+    )
 
 
 def _identity(corpus: Corpus) -> dict[str, Any]:
     """What outputs must have in common to be merged."""
     job = corpus.manifest.job
     return {
-        "dtype": corpus.dtype.name,
-        "eot": {"id": corpus.eot_id, "side": corpus.eot_side},
-        "format": corpus.format,
         "tokenizer": job["choices"].get("tokenizer"),
-        "tokenizer_sha256": job.get("tokenizer_sha256"),
-        "vocabulary_size": job.get("vocabulary_size"),
+        "SHA-256 of the tokenizer": job.get("tokenizer_sha256"),
+        "vocabulary": job.get("vocabulary_size"),
+        "format": corpus.format,
+        "dtype": corpus.dtype.name,
+        "end-of-text": f"{corpus.eot_side}, id {corpus.eot_id}",
     }
 
 
@@ -105,6 +119,8 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
     job = _job(corpora, output, side, made_by)
     counts = sum((corpus.manifest.counts for corpus in corpora), Counts())
     tokens = sum(corpus.tokens for corpus in corpora)
+    if reason := too_many_files(output.shard_tokens, tokens):
+        raise UsageError(reason)
     total, done = tokens * output.dtype.itemsize, 0
     listed = corpora[0].sidecar("token-bytes") if found.described else None
     table = listed.read(0, listed.size) if listed is not None else None

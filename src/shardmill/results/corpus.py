@@ -26,7 +26,7 @@ from shardmill.results.document_index import Ends
 from shardmill.system.names import show
 from shardmill.tokens.names import BUNDLED
 from shardmill.tokens.reference import Reference, load_reference
-from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, load
+from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, load, load_recorded
 
 # Tokens read at a time: few enough to stay in a core's cache until they are hashed and written.
 CHUNK_TOKENS = 256 << 10
@@ -240,16 +240,17 @@ class Corpus(Mapping[str, Split]):
         return load_reference(self.load_tokenizer())
 
     def load_tokenizer(self) -> Tokenizer:
-        """The tokenizer that made it. A path in a manifest may be a stranger's: only the user's is opened."""
+        """The tokenizer that made it: the one that the user names, or the recorded one, if it is still on this disk."""
         job = self.manifest.job
         name = self.tokenizer or job["choices"].get("tokenizer")
         if name is None:
             raise UsageError(f"{show(self.folder)}: the tokenizer that made it is unknown, so it cannot be decoded")
-        if self.tokenizer is None and BUNDLED.get(name, name) not in ENCODINGS:
+        bundled = BUNDLED.get(name, name) in ENCODINGS
+        found = load(name) if self.tokenizer or bundled else load_recorded(name, str(job.get("tokenizer_sha256")))
+        if found is None:
             raise UsageError(
-                f"{show(self.folder)}: was made with the tokenizer {show(name)}; pass the path of its tokenizer.json with --tokenizer (in Python: tokenizer=...)"
+                f"{show(self.folder)}: was made with the tokenizer {show(name)}, which is not here as it was then; pass the path of its tokenizer.json with --tokenizer (in Python: tokenizer=...)"
             )
-        found = load(name)
         if found.digest != job.get("tokenizer_sha256", found.digest):
             raise UsageError(
                 f"tokenizer {show(name)} is not the one that made {show(self.folder)}: its SHA-256 is {found.digest}, the manifest has {show(str(job['tokenizer_sha256']))}; pass the tokenizer.json that it was made with"

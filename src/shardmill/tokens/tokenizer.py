@@ -1,12 +1,15 @@
 """A tokenizer's name → what it is: its vocabulary, pattern and special tokens, whichever engine runs it."""
 
 import base64
+import contextlib
 import difflib
 import hashlib
 import itertools
 import json
+import logging
 import math
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
@@ -94,7 +97,10 @@ _MOST_FILE_BYTES = 256 << 20
 _BYTES_PER_BYTE, _BYTES_PER_ENTRY = 4, 256
 _BYTES_PER_RANK = 384  # of a tiktoken encoding; measured: 190 to 340
 _BEFORE_LOADING = 128 << 20  # the process itself, and the tables of our engine
+_QUIET_SECONDS = 5.0
 _TRY_AGAIN = (408, 429)  # HTTP status of a timeout, and of too many requests
+
+_log = logging.getLogger("shardmill")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,6 +151,18 @@ def load(name: str, most_bytes: float = math.inf, cache: Path | None = None) -> 
             f"tokenizer {show(name)}: not a known name, an existing tokenizer.json or a hub id like openai-community/gpt2; {names}"
         )
     return _load_json(name, _download(name), most_bytes, cache)
+
+
+def load_recorded(name: str, digest: str) -> Tokenizer | None:
+    """The tokenizer.json that a manifest names, if it is on this disk with this SHA-256. The manifest may be a stranger's,
+    so nothing else is read, and no server asked."""
+    path = Path(name)
+    with contextlib.suppress(OSError, ValueError):
+        path = path / "tokenizer.json" if path.is_dir() else path
+        small = path.is_file() and path.stat().st_size <= _MOST_FILE_BYTES
+        if small and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+            return _load_json(name, path, math.inf, None)
+    return None
 
 
 @lru_cache(maxsize=1)
@@ -222,10 +240,12 @@ def _load_json(name: str, path: Path, most_bytes: float, cache: Path | None) -> 
         memory -= _BEFORE_LOADING
         return _kept(cache, name, path, digest, lambda: _parse(json.loads(raw), name, path, digest, memory))
     except OSError as e:
-        raise UsageError(f"{show(path)}: cannot be read: {e.strerror}") from e
+        raise UsageError(
+            f"{show(path)}: cannot be read: {e.strerror}; check its permissions, or copy it elsewhere"
+        ) from e
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
         raise UsageError(
-            f"{show(path)}: not a tokenizer.json of the tokenizers library ({type(e).__name__}: {show(str(e))})"
+            f"{show(path)}: not a tokenizer.json of the tokenizers library, or damaged ({type(e).__name__}: {show(str(e))}); check the path, or download it again"
         ) from e
 
 
@@ -327,7 +347,8 @@ def _download(name: str) -> Path:
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(hf_hub_download(name, "tokenizer.json"))
+        with _one_warning(f"tokenizer {show(name)}: the hub has not sent it yet; still trying"):
+            return Path(hf_hub_download(name, "tokenizer.json"))
     except RepositoryNotFoundError as e:
         why = "no such model on the hub, or it is private; check the name, or log in with `hf auth login`"
         raise UsageError(f"tokenizer {show(name)}: {why}") from e
@@ -350,6 +371,20 @@ def _download(name: str) -> Path:
         raise TemporaryError(
             f"tokenizer {show(name)}: the hub cannot be reached ({_cause(e)}); run the same command again later, or give the path of a tokenizer.json instead"
         ) from e
+
+
+@contextlib.contextmanager
+def _one_warning(message: str) -> Iterator[None]:
+    """What takes long is told once, instead of by the eleven warnings of huggingface_hub's retries."""
+    library = logging.getLogger("huggingface_hub")
+    level, late = library.level, threading.Timer(_QUIET_SECONDS, _log.warning, [message])
+    library.setLevel(logging.ERROR)
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
+        library.setLevel(level)
 
 
 def _cause(e: BaseException) -> str:
