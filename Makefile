@@ -27,7 +27,7 @@ test: check lint types ## lint, types and all fast tests
 
 check: $(VENV)/.ready native
 
-native: ## compile the C sources, if there is a compiler
+native: ## compile the C sources
 	@$(PYTHON) hatch_build.py
 
 lint: $(VENV)/.ready ## ruff

@@ -26,6 +26,15 @@ REPOSITORY = "https://github.com/shardmill/shardmill"
 # Each folder's sources make one library.
 NAMES = ("tokens/native/engine.so", "documents/native/lines.so", "feed/native/spans.so")
 LIBRARIES = [Path("src/shardmill") / name for name in NAMES]
+NO_COMPILER = """
+shardmill's C cannot be compiled here, and no wheel has it for this machine: there is no working C compiler.
+Install one, then try again:
+  apt-get install gcc libc6-dev     Debian, Ubuntu
+  dnf install gcc                   Fedora, RHEL
+  apk add gcc musl-dev              Alpine
+  xcode-select --install            macOS
+  pip install ziglang               any machine, and `make native` in a checkout
+The compiler's own message is above, if there is one. $CC names another compiler."""
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread"]
 # Tags of the wheels that `make wheels` builds → what zig calls that machine.
 TARGETS = {
@@ -107,7 +116,7 @@ class NativeLibraries(BuildHookInterface):  # type: ignore[misc]
             made = {str(compiled_for(target, library, root)): str(library.relative_to("src")) for library in LIBRARIES}
             build_data["force_include"].update(made)
         elif not all(compiled(library, root) for library in LIBRARIES):
-            return
+            self.app.abort(NO_COMPILER)
         else:
             build_data["artifacts"] += map(str, LIBRARIES)
         build_data["pure_python"] = False
@@ -123,5 +132,6 @@ class PageOnPyPI(MetadataHookInterface):  # type: ignore[misc]
 
 if __name__ == "__main__":
     for library in LIBRARIES:
-        made = compiled(library, Path(__file__).resolve().parent)
-        print(f"{library}: {'compiled' if made else 'not compiled: no working C compiler'}")  # noqa: T201
+        if not compiled(library, Path(__file__).resolve().parent):
+            sys.exit(NO_COMPILER)
+        print(f"{library}: compiled")  # noqa: T201

@@ -2,14 +2,12 @@
 
 import random
 
-import pytest
 import tokenizers
 
 from shardmill.tokens import added
 from shardmill.tokens.added import TEXT, Added
 from shardmill.tokens.model import AddedToken
 
-pytestmark = pytest.mark.skipif(added._library() is None, reason="not compiled: no C compiler")
 CONTENTS = [
     "<a>",
     "<a><b>",

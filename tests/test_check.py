@@ -9,7 +9,6 @@ from shardmill.errors import MismatchError
 from shardmill.tokens import check, native
 from shardmill.tokens.encoder import Encoder, choose_engines
 
-compiled = pytest.mark.skipif(native._library() is None, reason="the native engine is not compiled: no C compiler")
 UNTOUCHED = 12_000
 
 
@@ -38,7 +37,6 @@ def wrong_in_the_middle(encode):
 
 
 # Only the beginnings and ends of pieces were compared: 78 % of the tokens could be wrong, and nobody noticed.
-@compiled
 @pytest.mark.parametrize("seed", range(5))
 def test_wrong_tokens_in_the_middle_of_pieces_are_found(book, tmp_path, monkeypatch, seed):
     monkeypatch.setattr(native.Native, "encode", wrong_in_the_middle(native.Native.encode))
@@ -46,7 +44,6 @@ def test_wrong_tokens_in_the_middle_of_pieces_are_found(book, tmp_path, monkeypa
         prepare(Spec(inputs=[str(book)], output=str(tmp_path / "out"), seed=seed))
 
 
-@compiled
 def test_verify_finds_them_too_though_it_uses_the_same_engine(book, tmp_path, monkeypatch):
     monkeypatch.setattr(native.Native, "encode", wrong_in_the_middle(native.Native.encode))
     with monkeypatch.context() as blind:
@@ -57,7 +54,6 @@ def test_verify_finds_them_too_though_it_uses_the_same_engine(book, tmp_path, mo
     assert not found.ok and "different tokens" in found.problems[0].what
 
 
-@compiled
 @pytest.mark.parametrize("tokenizer", ["r50k_base", "cl100k_base", "o200k_base"])
 def test_right_tokens_are_found_right_at_every_place(tokenizer):
     found = choose_engines(load_once(tokenizer), "native")
@@ -70,7 +66,6 @@ def test_right_tokens_are_found_right_at_every_place(tokenizer):
     assert checked > 200 * 1000
 
 
-@compiled
 def test_comparing_takes_at_most_its_share_of_the_cpu_time(book, tmp_path, monkeypatch):
     checkers = []
     make = check.Checker.__init__

@@ -10,6 +10,7 @@ import pytest
 import shardmill
 from command import run
 from shardmill.cli import doctor
+from shardmill.system import compiled
 from shardmill.tokens.cpu import cpu_path
 from shardmill.tokens.encoder import Encoder
 
@@ -55,14 +56,15 @@ def test_an_engine_that_gives_other_tokens_is_found(monkeypatch):
     assert len(found.problems) == 3 and all("different tokens" in problem for problem in found.problems)
 
 
-def test_a_missing_library_and_missing_c_are_told(monkeypatch):
+def test_a_missing_library_and_missing_c_are_told(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "_LIBRARIES", ("numpy", "no-such-library"))
-    monkeypatch.setattr(doctor.compiled, "everything", lambda: False)
+    (tmp_path / "src/shardmill/tokens/native").mkdir(parents=True)
+    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path / "src/shardmill")
     found = doctor.Findings()
     doctor._find_versions(found)
     doctor._try_engines(found)
     assert found.versions["no-such-library"] is None and "no-such-library" in found.problems[0]
-    assert "C compiler" in found.advice[0]
+    assert "tokens/native: its library is missing; reinstall: pip install" in found.problems[1]
 
 
 def test_the_text_of_the_self_test_is_difficult():

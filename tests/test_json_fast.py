@@ -10,8 +10,6 @@ import samples
 from shardmill.documents import json_fast, jsonl
 from shardmill.documents.records import Broken
 
-pytestmark = pytest.mark.skipif(json_fast._library() is None, reason="there is no C compiler")
-
 documents = st.text() | st.integers(0, len(samples.ALL) - 500).map(lambda at: samples.ALL[at : at + 500])
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -113,8 +111,3 @@ def test_a_field_inside_another():
     assert texts(line.replace(b'"d"', b'"a"'), "a", "c") == [None]
     assert texts(b'{"a.c": "dot", "\xc3\xa9": "accent"}', "a.c") == [b"dot"]
     assert texts(b'{"a.c": "dot", "\xc3\xa9": "accent"}', "é") == [b"accent"]
-
-
-def test_without_the_library_every_line_is_left_to_others(monkeypatch):
-    monkeypatch.setattr(json_fast, "_library", lambda: None)
-    assert texts(b'{"text": "a"}\n{"text": "b"}\n') == [None, None]

@@ -16,7 +16,7 @@ import samples
 import tiny
 from given_texts import load_once, texts
 from shardmill.errors import ShardmillError, UsageError
-from shardmill.system import machine
+from shardmill.system import compiled, machine
 from shardmill.tokens import classes, native
 from shardmill.tokens import encoder as encoders
 from shardmill.tokens.encoder import Encoder, choose_engines
@@ -25,7 +25,6 @@ from shardmill.tokens.reference import load_reference
 from shardmill.tokens.tokenizer import read_ranks
 
 NAMES = ("r50k_base", "o200k_base")
-compiled = pytest.mark.skipif(native._library() is None, reason="the native engine is not compiled: no C compiler")
 # What the pattern tells apart, at the borders where it does.
 BORDERS = "it's we'll 'S 'tis y'all'd've '' ' 'x  two   three\n\nnext \t\r\n 12 345a6 é'é ñ中文。字 \xa0\xa0x \u3000\u3000 ’s 😀😀 👍🏽!\0\0 ...'re"
 
@@ -60,12 +59,10 @@ def unseen_words(seed, count):
     return letters.tobytes()
 
 
-@compiled
 def test_every_sample_gives_the_tokens_of_the_reference(engine, truth):
     assert differing(engine, truth, [*samples.SAMPLES.values(), samples.ALL, samples.ALL * 20]) == []
 
 
-@compiled
 def test_a_text_gives_the_same_tokens_wherever_it_begins(engine, truth):
     """Blocks of 64 bytes, and windows of 16 KiB."""
     for lead in ("x", " ", "é"):
@@ -78,19 +75,16 @@ def test_a_text_gives_the_same_tokens_wherever_it_begins(engine, truth):
 
 @settings(max_examples=120)
 @given(text=texts(max_pieces=40))
-@compiled
 def test_made_up_texts_give_the_tokens_of_the_reference(engine, truth, text):
     assert differing(engine, truth, [text]) == []
 
 
 @settings(max_examples=120)
 @given(pieces=st.lists(st.lists(st.sampled_from(samples.NASTY), max_size=80).map("".join), max_size=5))
-@compiled
 def test_nasty_characters_give_the_tokens_of_the_reference(engine, truth, pieces):
     assert differing(engine, truth, pieces) == []
 
 
-@compiled
 def test_every_character_gives_the_tokens_of_the_reference(engine, truth):
     points = [*range(0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x110000, 61)]
     pieces = [
@@ -100,7 +94,6 @@ def test_every_character_gives_the_tokens_of_the_reference(engine, truth):
     assert differing(engine, truth, pieces) == []
 
 
-@compiled
 def test_every_token_of_the_vocabulary_is_one_token(engine, name):
     tokens = read_ranks(name)
     whole = [token for token in tokens if re.fullmatch(rb" ?[a-zA-Z]+| ?[0-9]{1,3}", token)]
@@ -109,7 +102,6 @@ def test_every_token_of_the_vocabulary_is_one_token(engine, name):
     assert set(counts.tolist()) == {1}
 
 
-@compiled
 def test_many_small_and_empty_pieces_are_encoded_each_by_itself(engine, truth):
     rng = random.Random(5)
     pieces = ["".join(rng.choices([*BORDERS, ""], k=rng.randrange(4))) for _ in range(20_000)]
@@ -131,7 +123,6 @@ HUGE = {
 }
 
 
-@compiled
 @pytest.mark.parametrize("kind", HUGE)
 def test_a_word_without_end_gives_the_tokens_of_the_reference_in_time(engine, truth, kind):
     """Four times the word may not take sixteen times as long."""
@@ -146,7 +137,6 @@ def test_a_word_without_end_gives_the_tokens_of_the_reference_in_time(engine, tr
     assert seconds[1] < 10 * seconds[0] + 0.05
 
 
-@compiled
 def test_long_words_of_any_kind_give_the_tokens_of_the_reference(engine, truth):
     rng = random.Random(7)
     alphabets = [
@@ -167,7 +157,6 @@ def test_long_words_of_any_kind_give_the_tokens_of_the_reference(engine, truth):
     assert differing(engine, truth, pieces * 2) == []
 
 
-@compiled
 def test_threads_share_one_engine_while_its_tables_fill_and_are_emptied(name="r50k_base"):
     engine, alone = (Native(load_once(name).model) for _ in range(2))
     parts = [unseen_words(seed, 130_000) for seed in range(8)]
@@ -180,7 +169,6 @@ def test_threads_share_one_engine_while_its_tables_fill_and_are_emptied(name="r5
     assert np.array_equal(found[-1][: len(expected)], expected)
 
 
-@compiled
 def test_memory_is_fixed_whatever_is_encoded(name="o200k_base"):
     engine = Native(load_once(name).model)
     assert engine.memory < 64 << 20
@@ -193,7 +181,6 @@ def test_memory_is_fixed_whatever_is_encoded(name="o200k_base"):
     assert machine.rss() - before < 8 << 20
 
 
-@compiled
 def test_bytes_that_are_not_text_are_safe_and_come_back(engine, name):
     """The mill never gives such bytes; the engine must not fall over them, nor learn wrong words from them."""
     tokens = {rank: token for token, rank in read_ranks(name).items()}
@@ -205,7 +192,6 @@ def test_bytes_that_are_not_text_are_safe_and_come_back(engine, name):
     assert engine.encode([b"a\xff", b"a"])[1].tolist()[1] == 1
 
 
-@compiled
 def test_the_table_of_classes_is_what_the_installed_references_say():
     """Letters, asked of each; `make classes` asks about all classes."""
     letters = classes._by_tiktoken(r"\p{L}"), classes._by_tokenizers(r"\p{L}")
@@ -216,7 +202,6 @@ def test_the_table_of_classes_is_what_the_installed_references_say():
         assert np.flatnonzero(np.isin(table, (1, 2, 3))).tolist() == sorted(map(ord, found))
 
 
-@compiled
 def test_a_reference_that_was_not_swept_is_named(monkeypatch):
     assert native.why_not("huggingface") is None
     monkeypatch.setattr(classes, "installed", lambda _: "tokenizers 0.99.0")
@@ -228,7 +213,6 @@ def test_the_library_and_its_door_agree_on_the_version():
     assert int(re.search(r"engine_version\(void\)\n{\n    return (\d+);", source)[1]) == native.VERSION
 
 
-@compiled
 @pytest.mark.parametrize("family", patterns.FAMILIES)
 def test_words_and_ids_of_random_texts_are_those_of_the_library(family):
     """On both kernels and one character at a time. Ids alone would hide wrong words."""
@@ -240,7 +224,6 @@ def test_words_and_ids_of_random_texts_are_those_of_the_library(family):
         done += 1
 
 
-@compiled
 @pytest.mark.parametrize("family", patterns.FAMILIES)
 def test_every_kind_of_character_gives_the_words_of_the_library(family):
     """The first and last of each run of code points with one class; tools/fuzz_engine.py --every tries all of them."""
@@ -265,7 +248,6 @@ def some_words(rng, alphabet, vocabulary):
     return " ".join(rng.sample([*tokens, *words], 32))
 
 
-@compiled
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_any_list_of_merges_gives_the_ids_of_the_library(whole_words):
     """In any order, with any ids, several for one token, some that never happen, tokens that none gives, bytes missing."""
@@ -285,7 +267,6 @@ def test_any_list_of_merges_gives_the_ids_of_the_library(whole_words):
             assert engine.encode([text.encode()])[0].tolist() == truth.encode(text).ids, (text, merges)
 
 
-@compiled
 def test_without_a_list_of_merges_any_two_parts_of_a_token_merge():
     import tiktoken
 
@@ -302,14 +283,12 @@ def test_without_a_list_of_merges_any_two_parts_of_a_token_merge():
             assert engine.encode([text.encode()])[0].tolist() == truth.encode_ordinary(text), (text, ranks)
 
 
-@compiled
 def test_a_merge_of_what_is_no_token_is_refused():
     vocabulary = {bytes([byte]): byte for byte in range(256)}
     with pytest.raises(ShardmillError, match="does not support this vocabulary"):
         Native(tiny.model("gpt2", vocabulary, [(b"a", b"b")]))
 
 
-@compiled
 def test_tokens_that_take_too_long_to_merge_are_refused():
     """Merging a token takes the square of its length."""
     vocabulary = {bytes([byte]): byte for byte in range(256)} | {b"a" * n: 255 + n for n in range(2, 4000)}
@@ -317,7 +296,6 @@ def test_tokens_that_take_too_long_to_merge_are_refused():
         Native(tiny.model("gpt2", vocabulary, None))
 
 
-@compiled
 def test_it_is_chosen_where_it_can_run():
     engines = choose_engines(load_once("r50k_base"), "auto")
     assert engines.name == native.version() and engines.note is None
@@ -332,13 +310,11 @@ def nothing_kept(monkeypatch):
 
 
 @pytest.mark.usefixtures("nothing_kept")
-def test_without_a_compiler_the_reference_runs_and_it_is_said_why(monkeypatch):
-    monkeypatch.setattr(native, "_library", lambda: None)
-    found = choose_engines(load_once("r50k_base"), "auto")
-    assert found.ours is None and found.name.startswith("tiktoken")
-    assert "slower: the native engine was not compiled when shardmill was installed; install a C compiler" in found.note
-    with pytest.raises(UsageError, match=r"--engine native: .*was not compiled.*use --engine auto"):
-        choose_engines(load_once("r50k_base"), "native")
+@pytest.mark.parametrize("engine", ["auto", "native"])
+def test_without_its_library_nothing_runs_slowly_instead(monkeypatch, engine):
+    monkeypatch.setattr(native, "_library", lambda: compiled.load("tokens/native/none.so", 0))
+    with pytest.raises(ShardmillError, match=r"native/none.so: is missing; run `make native`"):
+        choose_engines(load_once("r50k_base"), engine)
 
 
 @pytest.mark.usefixtures("nothing_kept")
@@ -346,3 +322,5 @@ def test_a_version_of_the_reference_that_was_not_swept_runs_on_the_reference(mon
     monkeypatch.setattr(classes, "installed", lambda _: "tiktoken 99")
     found = choose_engines(load_once("r50k_base"), "auto")
     assert found.ours is None and "does not know the character classes of tiktoken 99" in found.note
+    with pytest.raises(UsageError, match=r"--engine native: .*character classes.*use --engine auto"):
+        choose_engines(load_once("r50k_base"), "native")

@@ -7,7 +7,6 @@ import pytest
 
 import samples
 from sentencepieces import CONFIGS, documents, model_of, reference_ids, reference_of
-from shardmill.tokens import sentencepiece
 from shardmill.tokens.cuts import Cuts
 from shardmill.tokens.neighbours import neighbours, why_not
 from shardmill.tokens.sentencepiece import SentencePiece
@@ -58,7 +57,6 @@ def by_engine(engine):
     return encode
 
 
-@pytest.mark.skipif(sentencepiece._library() is None, reason="not compiled: no C compiler")
 def test_pieces_give_the_tokens_of_the_whole(config, cuts):
     texts = [*samples.SAMPLES.values(), *documents(config, 11, 100)]
     expected = reference_ids(reference_of(config), texts)

@@ -11,12 +11,10 @@ import pytest
 import samples
 from sentencepieces import CONFIGS, documents, model_of, reference_ids, reference_of
 from shardmill.errors import ShardmillError
-from shardmill.tokens import sentencepiece
 from shardmill.tokens.reference import load_reference
 from shardmill.tokens.sentencepiece import SentencePiece
 from shardmill.tokens.tokenizer import load
 
-pytestmark = pytest.mark.skipif(sentencepiece._library() is None, reason="not compiled: no C compiler")
 PATHS = {"this machine": {}, "portable": {"portable": True}, "tables soon full": {"small": True}}
 WINDOW = 4096
 

@@ -101,6 +101,7 @@ def _try_engines(found: Findings) -> None:
     from shardmill.tokens.tokenizer import ENCODINGS
 
     source = (Path(shardmill.__file__).parents[2] / "pyproject.toml").is_file()
+    found.problems += compiled.problems()
     tried = {}
     for name in ENCODINGS:
         try:
@@ -118,15 +119,9 @@ def _try_engines(found: Findings) -> None:
     found.engine = {
         "version": native.version(),
         "cpu_path": cpu.cpu_path(),
-        "compiled": compiled.everything(),
         "installed_from": "source" if source else "wheel",
         "tokenizers": tried,
     }
-    if not found.engine["compiled"]:
-        remedy = "`make native`" if source else "pip install --force-reinstall --no-binary shardmill shardmill"
-        found.advice.append(
-            f"the C parts are not compiled, so it is slower than it could be; install a C compiler, then run: {remedy}"
-        )
 
 
 def _try_engine(name: str) -> dict[str, Any]:
@@ -185,11 +180,10 @@ def _try_cache(found: Findings) -> None:
 
 def _lines(found: Findings) -> list[str]:
     speed, engine = found.disk["bytes_per_second"], found.engine
-    state = "compiled" if engine["compiled"] else "not compiled"
     libraries = ", ".join(f"{name} {version or 'missing'}" for name, version in found.versions.items())
     lines = [
         f"versions   {libraries}",
-        f"engine     {engine['version']} ({engine['cpu_path']}), {state}, installed from {engine['installed_from']}",
+        f"engine     {engine['version']} ({engine['cpu_path']}), installed from {engine['installed_from']}",
     ]
     for name, tried in engine["tokenizers"].items():
         verdict = "same tokens as its reference" if tried["ok"] else "FAILS"

@@ -1,6 +1,6 @@
 """Lines of JSON → the text in one field of each, parsed by native/lines.c while other threads run.
 
-Lines that are unusual in any way, and all of them where the C was not compiled, are left to the caller.
+Lines that are unusual in any way are left to the caller.
 """
 
 from ctypes import CDLL, c_char_p, c_int64, c_void_p
@@ -22,14 +22,13 @@ def texts(data: bytes, newline: bytes, path: tuple[str, ...]) -> list[bytes | No
 
     texts(b'{"text": "a"}\n{"text": 5}\n', b"\n", ("text",)) == [b"a", None]
     """
-    library = _library()
-    if library is None or newline != b"\n":
+    if newline != b"\n":
         return [None] * (data.count(newline) + (not data.endswith(newline)))
     names = [name.encode() for name in path]
     name_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
     out = np.empty(len(data) + _SLACK, np.uint8)
     ends = np.empty(MAX_RECORDS, np.int64)
-    count = library.lines_texts(
+    count = _library().lines_texts(
         data, len(data), b"".join(names), name_ends.ctypes, len(names), out.ctypes, ends.ctypes, len(ends)
     )
     assert count >= 0, "too many lines"
@@ -44,9 +43,8 @@ def texts(data: bytes, newline: bytes, path: tuple[str, ...]) -> list[bytes | No
 
 
 @lru_cache(maxsize=1)
-def _library() -> CDLL | None:
+def _library() -> CDLL:
     library = compiled.load("documents/native/lines.so", _VERSION)
-    if library is not None:
-        pointers = c_char_p, c_int64, c_char_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64
-        compiled.declare(library, "lines_texts", c_int64, *pointers)
+    pointers = c_char_p, c_int64, c_char_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64
+    compiled.declare(library, "lines_texts", c_int64, *pointers)
     return library

@@ -208,26 +208,14 @@ class TokenFiles:
 
 def _read_spans(files: list[int], offsets: Numbers, sizes: Numbers, out: npt.NDArray[Any]) -> int:
     """Read bytes of files, one span after the other. Returns how many spans were read to their end."""
-    library = _library()
-    if library is not None:
-        found = np.array(files, np.int32), np.ascontiguousarray(offsets), np.ascontiguousarray(sizes)
-        return int(library.spans_read(*(array.ctypes for array in found), len(files), out.ctypes))
-    view, at = out.data.cast("B"), 0
-    for number, (file, offset, size) in enumerate(zip(files, offsets.tolist(), sizes.tolist(), strict=True)):
-        until = at + size
-        while at < until:
-            got = os.preadv(file, [view[at:until]], offset + size - (until - at))
-            if not got:
-                return number
-            at += got
-    return len(files)
+    found = np.array(files, np.int32), np.ascontiguousarray(offsets), np.ascontiguousarray(sizes)
+    return int(_library().spans_read(*(array.ctypes for array in found), len(files), out.ctypes))
 
 
 @lru_cache(maxsize=1)
-def _library() -> CDLL | None:
+def _library() -> CDLL:
     library = compiled.load("feed/native/spans.so", _VERSION)
-    if library is not None:
-        compiled.declare(library, "spans_read", c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
+    compiled.declare(library, "spans_read", c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
     return library
 
 

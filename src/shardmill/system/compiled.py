@@ -1,20 +1,26 @@
-"""Loads the C libraries that hatch_build.py compiled; on a machine without a compiler there are none."""
+"""Loads the C libraries that hatch_build.py compiled: a wheel has them, `make native` makes them in a checkout."""
 
 import ctypes
 from importlib import resources
 from pathlib import Path
 
+from shardmill.errors import ShardmillError
+from shardmill.system.names import show
+
 _PACKAGE = Path(str(resources.files("shardmill")))
 
 
-def load(path: str, version: int) -> ctypes.CDLL | None:
-    """The library at a path inside the package; None if it is missing or of another version (`make native` rebuilds)."""
+def load(path: str, version: int) -> ctypes.CDLL:
+    """The library at a path inside the package; an error if it is missing or of another version than its caller."""
+    file = _PACKAGE / path
     try:
-        library = ctypes.CDLL(str(_PACKAGE / path))
-    except OSError:
-        return None
-    found = getattr(library, f"{Path(path).stem}_version")()
-    return library if found == version else None
+        library = ctypes.CDLL(str(file))
+    except OSError as e:
+        raise _broken(file, f"cannot be loaded ({e})" if file.exists() else "is missing") from None
+    found = getattr(library, f"{file.stem}_version")()
+    if found != version:
+        raise _broken(file, f"is version {found}, and the Python around it needs version {version}")
+    return library
 
 
 def declare(library: ctypes.CDLL, name: str, result: object, *arguments: object) -> None:
@@ -23,6 +29,13 @@ def declare(library: ctypes.CDLL, name: str, result: object, *arguments: object)
     function.restype, function.argtypes = result, arguments
 
 
-def everything() -> bool:
-    """Whether all libraries were compiled: each has a folder, with its sources."""
-    return all(any(folder.glob("*.so")) for folder in _PACKAGE.glob("*/native"))
+def problems() -> list[str]:
+    """What to say of each library that is not there: each has a folder, with its sources."""
+    folders = [folder for folder in sorted(_PACKAGE.glob("*/native")) if not any(folder.glob("*.so"))]
+    return [str(_broken(folder, "its library is missing")) for folder in folders]
+
+
+def _broken(file: Path, why: str) -> ShardmillError:
+    is_checkout = (_PACKAGE.parents[1] / "hatch_build.py").is_file()
+    remedy = "run `make native`" if is_checkout else "reinstall: pip install --force-reinstall --no-cache-dir shardmill"
+    return ShardmillError(f"{show(file)}: {why}; {remedy}")

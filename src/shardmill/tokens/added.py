@@ -37,15 +37,13 @@ class Added:
     """
 
     def __init__(self, tokens: Sequence[AddedToken]) -> None:
-        library = _library()
-        assert library is not None, "ask native.why_not first"
+        library = self._library = _library()
         contents = [token.content.encode() for token in tokens]
         offsets = np.zeros(len(tokens) + 1, np.uint32)
         np.cumsum([len(content) for content in contents], out=offsets[1:])
         ids = np.array([token.id for token in tokens], np.uint32)
         flags = np.array([_flags(token) for token in tokens], np.uint8)
         words = word_characters() if any(token.single_word and not token.special for token in tokens) else None
-        self._library = library
         self.pointer = library.added_new(
             b"".join(contents), offsets.ctypes, ids.ctypes, flags.ctypes, len(tokens), words
         )
@@ -106,13 +104,12 @@ def _are_words(points: list[int]) -> list[bool]:
 
 
 @lru_cache(maxsize=1)
-def _library() -> CDLL | None:
+def _library() -> CDLL:
     library = compiled.load("tokens/native/engine.so", VERSION)
-    if library is not None:
-        pointers = c_char_p, c_void_p, c_void_p, c_void_p, c_uint32, c_char_p
-        compiled.declare(library, "added_new", c_void_p, *pointers)
-        compiled.declare(library, "added_free", None, c_void_p)
-        compiled.declare(library, "added_count", c_int64, c_void_p, c_void_p, c_void_p, c_int64)
-        compiled.declare(library, "added_split", c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
-        compiled.declare(library, "added_memory", c_uint64, c_void_p)
+    pointers = c_char_p, c_void_p, c_void_p, c_void_p, c_uint32, c_char_p
+    compiled.declare(library, "added_new", c_void_p, *pointers)
+    compiled.declare(library, "added_free", None, c_void_p)
+    compiled.declare(library, "added_count", c_int64, c_void_p, c_void_p, c_void_p, c_int64)
+    compiled.declare(library, "added_split", c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
+    compiled.declare(library, "added_memory", c_uint64, c_void_p)
     return library

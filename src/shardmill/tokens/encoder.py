@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from shardmill.errors import ShardmillError, UsageError
+from shardmill.errors import UsageError
 from shardmill.spec import Engine
 from shardmill.system.names import show
-from shardmill.tokens import native, normalize, sentencepiece
+from shardmill.tokens import native, normalize
 from shardmill.tokens.bytelevel import ByteLevel
-from shardmill.tokens.model import Ids, TokenCounts
+from shardmill.tokens.model import Ids, NotSupported, TokenCounts
 from shardmill.tokens.reference import Later, Reference, load_reference
 from shardmill.tokens.sentencepiece import SentencePiece
 from shardmill.tokens.tokenizer import Tokenizer
@@ -70,11 +70,10 @@ def _make(tokenizer: Tokenizer) -> Ours | str:
     if isinstance(model, str):
         return model
     is_bytes = model.scheme == "bytes"
-    why = native.why_not(model.classes) if is_bytes else sentencepiece.why_not()
-    why = why or (normalize.why_not() if model.nfc else None)
+    why = (native.why_not(model.classes) if is_bytes else None) or (normalize.why_not() if model.nfc else None)
     try:
         return why or (ByteLevel(model) if is_bytes else SentencePiece(model))
-    except ShardmillError as e:
+    except NotSupported as e:
         return str(e)
 
 

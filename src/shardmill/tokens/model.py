@@ -9,8 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.errors import ShardmillError
+
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 TokenCounts = npt.NDArray[np.int64]
+
+
+class NotSupported(ShardmillError):
+    """Why our own engine cannot run a tokenizer: the reference does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.errors import ShardmillError
 from shardmill.system import compiled
 from shardmill.tokens import classes
-from shardmill.tokens.model import Ids, Model, Shape, TokenCounts
+from shardmill.tokens.model import Ids, Model, NotSupported, Shape, TokenCounts
 
 # Goes up with every change that could change a token; the compiled library has one too.
 VERSION = 2
@@ -28,8 +27,6 @@ def version() -> str:
 
 def why_not(reference: classes.Reference) -> str | None:
     """Why this engine cannot run a tokenizer whose tokens this reference defines; None if it can."""
-    if _library() is None:
-        return "the native engine was not compiled when shardmill was installed; install a C compiler, then reinstall shardmill"
     if classes.find(reference) is None:
         return f"the native engine does not know the character classes of {classes.installed(reference)}"
     return None
@@ -66,14 +63,13 @@ class Native:
     """One engine for any number of threads, which share its cache of words. Its memory is fixed."""
 
     def __init__(self, model: Model, *, portable: bool = False) -> None:
-        library = _library()
-        assert library is not None and model.shape is not None, "ask why_not first"
-        self._library = library
+        library = self._library = _library()
+        assert model.shape is not None, "a byte-level model has a shape"
         model = with_live(model)
         given, _kept = given_to_engine(model, portable=portable)
         self._engine = library.engine_new(byref(given)) if model.live is not None else None
         if not self._engine:
-            raise ShardmillError("out of memory for the native engine, or it does not support this vocabulary")
+            raise NotSupported("out of memory for the native engine, or it does not support this vocabulary")
         weakref.finalize(self, library.engine_free, self._engine)
         self._dtype = np.dtype(np.uint16 if model.ids.max() < 1 << 16 else np.uint32)
 
@@ -109,12 +105,11 @@ def with_live(model: Model) -> Model:
            [4294967295,          0,          0],
            [         0,          0,          1]], dtype=uint32)
     """
-    library = _library()
-    if library is None or model.live is not None or model.scheme != "bytes":
+    if model.live is not None or model.scheme != "bytes":
         return model
     live = np.empty((len(model.tokens), 3), np.uint32)
     given, _kept = given_to_engine(model)
-    return replace(model, live=live) if library.engine_live(byref(given), live.ctypes) else model
+    return replace(model, live=live) if _library().engine_live(byref(given), live.ctypes) else model
 
 
 def given_to_engine(model: Model, *, portable: bool = False) -> tuple[_Given, dict[str, npt.NDArray[Any]]]:
@@ -154,14 +149,13 @@ def _row(shape: Shape, *, whole_words: bool) -> _Shape:
 
 
 @lru_cache(maxsize=1)
-def _library() -> CDLL | None:
+def _library() -> CDLL:
     library = compiled.load("tokens/native/engine.so", VERSION)
-    if library is not None:
-        compiled.declare(library, "engine_new", c_void_p, c_void_p)
-        compiled.declare(library, "engine_live", c_int, c_void_p, c_void_p)
-        compiled.declare(library, "engine_free", None, c_void_p)
-        pointers = c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
-        compiled.declare(library, "engine_encode", c_int64, *pointers)
-        compiled.declare(library, "engine_words", c_int64, c_void_p, c_char_p, c_int64, c_int, c_void_p)
-        compiled.declare(library, "engine_memory", c_uint64, c_void_p)
+    compiled.declare(library, "engine_new", c_void_p, c_void_p)
+    compiled.declare(library, "engine_live", c_int, c_void_p, c_void_p)
+    compiled.declare(library, "engine_free", None, c_void_p)
+    pointers = c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
+    compiled.declare(library, "engine_encode", c_int64, *pointers)
+    compiled.declare(library, "engine_words", c_int64, c_void_p, c_char_p, c_int64, c_int, c_void_p)
+    compiled.declare(library, "engine_memory", c_uint64, c_void_p)
     return library

@@ -27,8 +27,6 @@ _KEPT, _KEPT_BYTES = 1 << 12, 64
 
 def why_not() -> str | None:
     """Why text cannot be normalized here; None if it can."""
-    if _library() is None:
-        return "shardmill's C was not compiled"
     if _table() is None:
         return f"it is not known what {_installed()} does in normal form C"
     return None
@@ -37,7 +35,6 @@ def why_not() -> str | None:
 def normalize(pieces: list[bytes]) -> list[bytes]:
     """Each piece in normal form C; most come back as they are."""
     library, (kinds, pairs) = _library(), _arrays()
-    assert library is not None, "ask why_not first"
     count = len(pieces)
     sizes = np.fromiter(map(len, pieces), np.int64, count)
     suspect = np.empty(count, np.uint8)
@@ -93,11 +90,10 @@ def _arrays() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
 
 
 @lru_cache(maxsize=1)
-def _library() -> CDLL | None:
+def _library() -> CDLL:
     library = compiled.load("tokens/native/engine.so", VERSION)
-    if library is not None:
-        arrays = c_void_p, c_void_p, c_int64, c_void_p, c_int64
-        compiled.declare(library, "nfc_spans", c_int64, c_char_p, c_int64, c_void_p, *arrays)
-        given = c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p
-        compiled.declare(library, "nfc_suspects", c_int64, *given)
+    arrays = c_void_p, c_void_p, c_int64, c_void_p, c_int64
+    compiled.declare(library, "nfc_spans", c_int64, c_char_p, c_int64, c_void_p, *arrays)
+    given = c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p
+    compiled.declare(library, "nfc_suspects", c_int64, *given)
     return library

@@ -8,10 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardmill.errors import ShardmillError
 from shardmill.system import compiled
 from shardmill.tokens.added import Added
-from shardmill.tokens.model import AddedToken, Ids, Model, TokenCounts
+from shardmill.tokens.model import AddedToken, Ids, Model, NotSupported, TokenCounts
 from shardmill.tokens.native import VERSION
 
 _NEVER, _EACH, _FIRST = range(3)
@@ -56,29 +55,20 @@ class _Asked(Structure):
     )
 
 
-def why_not() -> str | None:
-    """Why this engine cannot run here; None if it can."""
-    if _library() is None:
-        return "the native engine was not compiled when shardmill was installed; install a C compiler, then reinstall shardmill"
-    return None
-
-
 def with_live(model: Model) -> Model:
     """The Model with the merges that can happen, which take most of the time to find; as it is where that cannot be done."""
     try:
-        return model if _library() is None else _with_live(model)
-    except ShardmillError:
+        return _with_live(model)
+    except NotSupported:
         return model
 
 
 def _with_live(model: Model) -> Model:
-    library = _library()
-    assert library is not None
     live = np.empty((len(model.tokens), 3), np.uint32)
     if model.live is not None:
         return model
-    if why := library.sp_live(byref(_vocabulary(model)), live.ctypes):
-        raise ShardmillError(_REASONS[why])
+    if why := _library().sp_live(byref(_vocabulary(model)), live.ctypes):
+        raise NotSupported(_REASONS[why])
     return replace(model, live=live)
 
 
@@ -90,8 +80,7 @@ class SentencePiece:
 
     def __init__(self, model: Model, *, portable: bool = False, small: bool = False) -> None:
         """small: tables that are full after a few words, for tests."""
-        library = _library()
-        assert library is not None, "ask why_not first"
+        library = self._library = _library()
         raw = [token for token in model.added if not token.normalized]
         added, normalized = _finder(raw), _finder(_normalized(model))
         closed = np.zeros(128, np.uint8)
@@ -101,10 +90,9 @@ class SentencePiece:
         asked = _Asked(*pointers, closed.ctypes.data, prepend, model.metaspace, portable, small)
         model = _with_live(model)
         vocabulary, why = _vocabulary(model), c_int(0)
-        self._library = library
         self._engine = library.sp_new(byref(vocabulary), byref(asked), byref(why))
         if not self._engine:
-            raise ShardmillError(_REASONS[why.value])
+            raise NotSupported(_REASONS[why.value])
         weakref.finalize(self, _free, library, self._engine, (added, normalized))
         self._memory = int(library.sp_memory(self._engine)) + sum(each.memory for each in (added, normalized) if each)
         # Text between two added tokens may get a ▁ of its own.
@@ -170,13 +158,12 @@ def _vocabulary(model: Model) -> _Vocabulary:
 
 
 @lru_cache(maxsize=1)
-def _library() -> CDLL | None:
+def _library() -> CDLL:
     library = compiled.load("tokens/native/engine.so", VERSION)
-    if library is not None:
-        compiled.declare(library, "sp_new", c_void_p, POINTER(_Vocabulary), POINTER(_Asked), c_void_p)
-        compiled.declare(library, "sp_live", c_int, POINTER(_Vocabulary), c_void_p)
-        compiled.declare(library, "sp_free", None, c_void_p)
-        given = c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
-        compiled.declare(library, "sp_encode", c_int64, *given)
-        compiled.declare(library, "sp_memory", c_uint64, c_void_p)
+    compiled.declare(library, "sp_new", c_void_p, POINTER(_Vocabulary), POINTER(_Asked), c_void_p)
+    compiled.declare(library, "sp_live", c_int, POINTER(_Vocabulary), c_void_p)
+    compiled.declare(library, "sp_free", None, c_void_p)
+    given = c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
+    compiled.declare(library, "sp_encode", c_int64, *given)
+    compiled.declare(library, "sp_memory", c_uint64, c_void_p)
     return library
