@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := $(PIP) -e '.[hub,s3,gcs]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize fuzz bench bench-tokenizers compare picture slow matrix torture interop suites docs faces bench-feed dist wheels docker-steps lock clean
+.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize fuzz neon bench bench-tokenizers compare picture slow matrix torture interop suites docs faces bench-feed dist wheels docker-steps lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -58,6 +58,9 @@ sanitize: $(VENV)/.ready ## run the C under AddressSanitizer, UBSan and ThreadSa
 
 fuzz: $(VENV)/.ready native ## random texts through the native engine, against the references; SECONDS_EACH=600 SEED=1 for more
 	$(BIN)/python tools/fuzz_engine.py --seconds $(or $(SECONDS_EACH),60) --seed $(or $(SEED),0)
+
+neon: $(VENV)/.ready native ## the engine for 64-bit ARM in an emulator, against the one of this machine; TEXTS=1000 SEED=1 for more
+	$(BIN)/python tools/neon.py --texts $(or $(TEXTS),100) --seed $(or $(SEED),0)
 
 matrix: $(VENV)/.ready native ## pairs of options against an oracle; CELLS=20000 SEED=1 for more and different cells
 	$(BIN)/python tools/matrix.py --cells $(or $(CELLS),1000) --seed $(or $(SEED),0)

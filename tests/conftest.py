@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from given_texts import load_once
-from shardmill.tokens import encoder, reference
+from shardmill.tokens import encoder, native, reference
 from shardmill.tokens import tokenizer as vocabularies
 from shardmill.tokens.compile import byte_alphabet
 from shardmill.tokens.tokenizer import ENCODINGS, read_ranks
@@ -36,6 +36,7 @@ def loaded_once():
         @functools.wraps(make)
         def once(tokenizer):
             key = tokenizer.name if tokenizer.kind == "tiktoken" else tokenizer.digest
+            key = key, os.environ.get("SHARDMILL_CPU")
             if key not in made:
                 made[key] = make(tokenizer)
             return made[key]
@@ -62,6 +63,13 @@ def no_waiting_for_the_disk():
     """Nobody pulls the plug in these processes; those that are started or killed by a test do wait."""
     with patch.object(os, "fsync", os.fstat), patch.object(os, "fdatasync", os.fstat):
         yield
+
+
+@pytest.fixture(params=native.cpu_paths())
+def cpu_path(request, monkeypatch):
+    """Engines that are made take each code path that this processor has."""
+    monkeypatch.setenv("SHARDMILL_CPU", request.param)
+    return request.param
 
 
 @pytest.fixture(params=list(ENCODINGS))

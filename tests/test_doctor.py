@@ -1,7 +1,6 @@
 """doctor: it says what is there, and what is broken."""
 
 import json
-import os
 import re
 
 import numpy as np
@@ -11,7 +10,7 @@ import shardmill
 from command import run
 from shardmill.cli import doctor
 from shardmill.system import compiled
-from shardmill.tokens.cpu import cpu_path
+from shardmill.tokens import native
 from shardmill.tokens.encoder import Encoder
 
 
@@ -27,7 +26,9 @@ def test_everything_works_here(tmp_path):
 
 def test_the_version_names_the_engine_and_its_cpu_path(tmp_path):
     told = run("--version", cwd=tmp_path).stdout
-    assert re.fullmatch(rf"shardmill {re.escape(shardmill.__version__)}, engine native \d+ \({cpu_path()}\)\n", told)
+    assert re.fullmatch(
+        rf"shardmill {re.escape(shardmill.__version__)}, engine native \d+ \({native.cpu_path()}\)\n", told
+    )
 
 
 def test_a_folder_that_cannot_be_written_to_is_a_problem(tmp_path):
@@ -58,13 +59,12 @@ def test_an_engine_that_gives_other_tokens_is_found(monkeypatch):
 
 def test_a_missing_library_and_missing_c_are_told(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "_LIBRARIES", ("numpy", "no-such-library"))
-    (tmp_path / "src/shardmill/tokens/native").mkdir(parents=True)
     monkeypatch.setattr(compiled, "_PACKAGE", tmp_path / "src/shardmill")
     found = doctor.Findings()
     doctor._find_versions(found)
     doctor._try_engines(found)
     assert found.versions["no-such-library"] is None and "no-such-library" in found.problems[0]
-    assert "tokens/native: its library is missing; reinstall: pip install" in found.problems[1]
+    assert "tokens/native/engine.so: is missing; reinstall: pip install" in found.problems[1]
 
 
 def test_the_text_of_the_self_test_is_difficult():
@@ -75,16 +75,14 @@ def test_the_text_of_the_self_test_is_difficult():
     }
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="other machines have one path")
-@pytest.mark.parametrize(
-    "flags, path",
-    [
-        ("fpu bmi2 avx512bw avx512dq avx512vl avx512vbmi avx512_vbmi2", "AVX-512"),
-        ("fpu bmi2 avx512bw", "portable"),
-        ("", "portable"),
-    ],
-)
-def test_the_cpu_path_follows_from_the_flags(tmp_path, flags, path):
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\n")
-    assert cpu_path(tmp_path / "cpuinfo") == path
-    assert cpu_path(tmp_path / "none") == "portable"
+@pytest.mark.parametrize("path", native.cpu_paths())
+def test_shardmill_cpu_forces_a_code_path(tmp_path, path):
+    assert f"({path})" in run("--version", cwd=tmp_path, env={"SHARDMILL_CPU": path}).stdout
+
+
+@pytest.mark.parametrize("path", ["mmx", "avx", *{"avx2", "avx512", "neon"} - {*native.cpu_paths()}])
+def test_a_code_path_that_this_machine_lacks_is_refused(tmp_path, path):
+    why = "SHARDMILL_CPU names no code path that this machine has; set it to"
+    done = run("--version", cwd=tmp_path, env={"SHARDMILL_CPU": path})
+    assert done.returncode == 2 and why in done.stderr
+    assert why in run("doctor", cwd=tmp_path, env={"SHARDMILL_CPU": path}).stderr

@@ -34,9 +34,9 @@ def name(request):
     return request.param
 
 
-@pytest.fixture(scope="module", params=["this machine", "portable"])
+@pytest.fixture(scope="module", params=native.cpu_paths())
 def engine(request, name):
-    return Native(load_once(name).model, portable=request.param == "portable")
+    return Native(load_once(name).model, path=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +261,9 @@ def test_any_list_of_merges_gives_the_ids_of_the_library(whole_words):
             vocabulary = {token: number for token, number in vocabulary.items() if token != lost}
             merges = [merge for merge in merges if lost not in merge]
         truth = tiny.reference("llama3", vocabulary, merges, whole_words=whole_words)
-        engine = Native(tiny.model("llama3", vocabulary, merges, whole_words=whole_words), portable=rng.random() < 0.5)
+        engine = Native(
+            tiny.model("llama3", vocabulary, merges, whole_words=whole_words), path=rng.choice([*native.cpu_paths()])
+        )
         for _ in range(8):
             text = some_words(rng, alphabet, vocabulary)
             assert engine.encode([text.encode()])[0].tolist() == truth.encode(text).ids, (text, merges)

@@ -11,11 +11,12 @@ import pytest
 import samples
 from sentencepieces import CONFIGS, documents, model_of, reference_ids, reference_of
 from shardmill.errors import ShardmillError
+from shardmill.tokens.native import cpu_paths
 from shardmill.tokens.reference import load_reference
 from shardmill.tokens.sentencepiece import SentencePiece
 from shardmill.tokens.tokenizer import load
 
-PATHS = {"this machine": {}, "portable": {"portable": True}, "tables soon full": {"small": True}}
+PATHS = {**{path: {"path": path} for path in cpu_paths()}, "tables soon full": {"small": True}}
 WINDOW = 4096
 
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 import patterns
 import samples
 from shardmill.tokens.model import Model
-from shardmill.tokens.native import Native
+from shardmill.tokens.native import Native, cpu_paths
 
 Vocabulary = dict[bytes, int]
 Merges = list[tuple[bytes, bytes]]
@@ -79,13 +79,13 @@ def model(family: str, vocabulary: Vocabulary, merges: Merges | None, *, whole_w
 def trial(family: str) -> Callable[[str], str | None]:
     """A function that says how our engine differs from the library on a text; None if it does not."""
     made, truth = model(family, *trained()), reference(family, *trained())
-    engines = {"this machine": Native(made), "portable": Native(made, portable=True)}
+    engines = {path: Native(made, path=path) for path in cpu_paths()}
 
     def once(text: str) -> str | None:
         data = text.encode()
         words = [word.encode() for word in patterns.words(family, text)]
         ids = truth.encode(text, add_special_tokens=False).ids
-        if words != engines["portable"].words(data, scalar=True):
+        if words != engines["plain"].words(data, scalar=True):
             return "words, one character at a time"
         for name, engine in engines.items():
             if words != engine.words(data):

@@ -1,15 +1,16 @@
 """`make bench-tokenizers`: every tokenizer × every text, our engine beside gigatoken → a table of MB per CPU-second.
 
-    python tools/bench_tokenizers.py TOKENIZERS TEXTS [--megabytes 20] [--out table.md]
+    python tools/bench_tokenizers.py TOKENIZERS TEXTS [--megabytes 20] [--paths] [--out table.md]
 
 TOKENIZERS is a folder of tokenizer.json files (any name that ends in .json or .json.zst), or a comma-separated list of
 names; TEXTS a folder of .txt or .txt.zst. For each pair both engines are made anew, so nothing is learned yet, and get
-slices of a megabyte in turn, in one thread. gigatoken gets the file without its added tokens: it would find special
+slices of a megabyte in turn, in one thread; with --paths each code path of our engine that this processor has. gigatoken gets the file without its added tokens: it would find special
 ones. Each tokenizer has a process of its own: this file with --child.
 """
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.tokens import native
-from shardmill.tokens.encoder import Encoder, choose_engines
+from shardmill.tokens.encoder import Encoder, Engines, choose_engines
 from shardmill.tokens.tokenizer import ENCODINGS, Tokenizer, load
 
 Encode = Callable[[bytes], object]
@@ -36,15 +37,17 @@ def main() -> None:
     parser.add_argument("tokenizers", help="a folder of tokenizer.json files, or names separated by commas")
     parser.add_argument("texts", type=Path, help="a folder of .txt and .txt.zst files")
     parser.add_argument("--megabytes", type=int, default=20, help="how much of each text")
+    parser.add_argument("--paths", action="store_true", help="every code path that this processor has")
     parser.add_argument("--out", type=Path, help="where the table goes, too")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     texts = sorted(path for path in args.texts.iterdir() if path.name.endswith((".txt", ".txt.zst")))
     if args.child:
-        print(json.dumps(measured(args.tokenizers, texts, args.megabytes * 10**6)))
+        paths = list(native.cpu_paths()) if args.paths else [native.cpu_path()]
+        print(json.dumps(measured(args.tokenizers, texts, args.megabytes * 10**6, paths)))
         return
     names = found_in(Path(args.tokenizers)) if Path(args.tokenizers).is_dir() else args.tokenizers.split(",")
-    options = [str(args.texts), "--megabytes", str(args.megabytes), "--child"]
+    options = [str(args.texts), "--megabytes", str(args.megabytes), *(["--paths"] if args.paths else []), "--child"]
     rows = {}
     for name in names:
         done = subprocess.run([sys.executable, __file__, name, *options], check=True, stdout=subprocess.PIPE)
@@ -60,18 +63,25 @@ def found_in(folder: Path) -> list[str]:
     return sorted(str(path) for path in folder.iterdir() if path.name.endswith((".json", ".json.zst")))
 
 
-def measured(name: str, texts: list[Path], most: int) -> dict[str, dict[str, Any]]:
-    """For each text MB per CPU-second of both engines; without gigatoken where that cannot load the tokenizer."""
+def measured(name: str, texts: list[Path], most: int, paths: list[str]) -> dict[str, dict[str, Any]]:
+    """For each text MB per CPU-second of all engines; without gigatoken where that cannot load the tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = load(unpacked(name, Path(folder)))
         make = gigatoken_maker(tokenizer)
         found = {}
         for text in texts:
-            engines = choose_engines(tokenizer, "auto")
-            contenders = {"shardmill": _encode(Encoder(engines)), **({"gigatoken": make()} if make else {})}
+            engines = {path: engines_for(path, tokenizer) for path in paths}
+            contenders = {path: _encode(Encoder(made)) for path, made in engines.items()}
+            if make:
+                contenders["gigatoken"] = make()
             slices = slices_of(contents(text).decode("utf-8", "ignore").encode()[:most])
-            found[text.name] = {"engine": engines.name, **taking_turns(contenders, slices)}
+            found[text.name] = {"engine": engines[paths[0]].name, "speeds": taking_turns(contenders, slices)}
     return found
+
+
+def engines_for(path: str, tokenizer: Tokenizer) -> Engines:
+    os.environ["SHARDMILL_CPU"] = path
+    return choose_engines(tokenizer, "auto")
 
 
 def _encode(encoder: Encoder) -> Encode:
@@ -152,12 +162,13 @@ def lines_of(rows: dict[str, Any], texts: list[str], megabytes: int) -> list[str
     ]
     for name, row in rows.items():
         shown = name if name in ENCODINGS else Path(name).name.partition(".")[0]
-        lines.append(f"| {shown} | " + " | ".join(_cell(row[text]) for text in texts) + " |")
+        for path in (path for path in row[texts[0]]["speeds"] if path != "gigatoken"):
+            lines.append(f"| {shown}, {path} | " + " | ".join(_cell(row[text], path) for text in texts) + " |")
     return lines
 
 
-def _cell(found: dict[str, Any]) -> str:
-    ours, theirs = found["shardmill"], found.get("gigatoken")
+def _cell(found: dict[str, Any], path: str) -> str:
+    ours, theirs = found["speeds"][path], found["speeds"].get("gigatoken")
     mark = "" if found["engine"] == native.version() else " (reference)"
     return f"{ours:.3g}{mark}" + (f" / {theirs:.3g} ({ours / theirs:.1f}×)" if theirs else " / –")
 

@@ -139,10 +139,10 @@ def _models() -> list[Model]:
 class Engine:
     """The native engine of a sanitized library."""
 
-    def __init__(self, library: CDLL, model: Model, *, portable: bool) -> None:
+    def __init__(self, library: CDLL, model: Model, *, path: str) -> None:
         library.engine_new.restype = c_void_p
         library.engine_encode.restype = library.engine_words.restype = c_int64
-        given, arrays = native.given_to_engine(model, portable=portable)
+        given, arrays = native.given_to_engine(model, path=path)
         with Memory() as memory:
             for name, array in arrays.items():
                 setattr(given, name, memory.copy(array.tobytes()))
@@ -223,23 +223,23 @@ def scan(library: CDLL, data: bytes, path: list[bytes], *, beyond: int = 0) -> N
 
 
 def address(folder: Path, rng: random.Random) -> Callable[[], None]:
-    """A round for AddressSanitizer and UBSan: one shape on both kernels of the engine, and the JSON parser."""
+    """A round for AddressSanitizer and UBSan: one shape on all code paths of the engine, and the JSON parser."""
     library, lines, models = CDLL(str(folder / "engine.so")), CDLL(str(folder / "lines.so")), _models()
 
     pieces_once = sanitize_pieces.address(folder, rng, Memory, _damaged)
-    both: list[Engine] = []
+    engines: list[Engine] = []
 
     def once() -> None:
         pieces_once()
-        if rng.random() < 0.05 or not both:
-            while both:
-                both.pop().free()
+        if rng.random() < 0.05 or not engines:
+            while engines:
+                engines.pop().free()
             model = rng.choice(models)
-            both.extend(Engine(library, model, portable=portable) for portable in (False, True))
+            engines.extend(Engine(library, model, path=path) for path in native.cpu_paths())
         pieces = [_text(rng) for _ in range(rng.randrange(1, 6))]
-        encoded = [engine.encode(pieces) for engine in both]
-        assert encoded[0] == encoded[1] and both[0].decode(encoded[0]) == b"".join(pieces)
-        for engine in both:
+        encoded = [engine.encode(pieces) for engine in engines]
+        assert all(ids == encoded[0] for ids in encoded) and engines[0].decode(encoded[0]) == b"".join(pieces)
+        for engine in engines:
             assert engine.words(pieces[0], scalar=False) == engine.words(pieces[0], scalar=True)
             damaged = [_damaged(rng, piece) for piece in pieces]
             engine.encode(damaged)
@@ -252,7 +252,7 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
 
 def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
     """A round for ThreadSanitizer: threads that teach one engine new words, until its tables are emptied."""
-    engine = Engine(CDLL(str(folder / "engine.so")), _models()[0], portable=False)
+    engine = Engine(CDLL(str(folder / "engine.so")), _models()[0], path=native.cpu_path())
     shared = [_text(rng) for _ in range(20)]
     pieces_once = sanitize_pieces.thread(folder, rng, Memory)
 

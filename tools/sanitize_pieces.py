@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from shardmill.tokens.native import cpu_paths
+
 TESTS = Path(__file__).parent.parent / "tests"
 _NAMES = ("gemma", "phi 3")
 _THREADS = 4
@@ -36,7 +38,7 @@ def _shapes() -> Any:
 class Pieces:
     """An engine whose text and ids are in buffers without a byte to spare."""
 
-    def __init__(self, folder: Path, name: str, memory: Callable[[], Any], **how: bool) -> None:
+    def __init__(self, folder: Path, name: str, memory: Callable[[], Any], **how: Any) -> None:
         from shardmill.tokens.added import Added
         from shardmill.tokens.sentencepiece import SentencePiece
 
@@ -65,7 +67,7 @@ def address(
     folder: Path, rng: random.Random, memory: Callable[[], Any], damaged: Callable[[random.Random, bytes], bytes]
 ) -> Callable[[], None]:
     """A round: every path gives the same ids, and damaged text none that matter."""
-    how: tuple[dict[str, bool], ...] = ({}, {"portable": True}, {"small": True})
+    how: tuple[dict[str, Any], ...] = (*({"path": path} for path in cpu_paths()), {"small": True})
     engines = [[Pieces(folder, name, memory, **kind) for kind in how] for name in _NAMES]
 
     def once() -> None:

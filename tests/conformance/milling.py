@@ -1,6 +1,7 @@
 """The mill without its threads, for property tests: the same planning and milling, engines loaded once."""
 
 import dataclasses
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,12 +51,15 @@ def holding(most: int) -> Iterator[None]:
         yield
 
 
-@lru_cache(maxsize=64)
 def engines(tokenizer, engine):
+    return _engines(tokenizer, engine, os.environ.get("SHARDMILL_CPU"))
+
+
+@lru_cache(maxsize=64)
+def _engines(tokenizer, engine, _path):
     return _choose_engines(load_once(tokenizer), engine)
 
 
-@lru_cache(maxsize=64)
 def encoder(tokenizer, engine):
     return Encoder(engines(tokenizer, engine))
 

@@ -212,6 +212,7 @@ def test_tokens_do_not_depend_on_block_size(variants, name, text, block_bytes):
     assert out.train == reference.encode(variants[name], text)
 
 
+@pytest.mark.usefixtures("cpu_path")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_sample_gives_the_tokens_of_the_whole(variants, name):
     for sample, text in samples.SAMPLES.items():

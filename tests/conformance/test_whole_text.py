@@ -13,15 +13,18 @@ from shardmill.tokens import native
 from shardmill.tokens.cuts import Cuts
 from shardmill.tokens.native import Native
 
-ENGINES = ("native", "reference")
 LONG = "\n\n".join(f"{number} {text}" for number in range(8) for text in samples.SAMPLES.values())
 
 
-@pytest.fixture(params=ENGINES)
-def engine(request, encoding):
-    if request.param == "native" and native.why_not(load_once(encoding).kind):
-        pytest.skip(native.why_not(load_once(encoding).kind))
-    return request.param
+@pytest.fixture(params=[*native.cpu_paths(), "reference"])
+def engine(request, encoding, monkeypatch):
+    """Our own on each code path that this processor has, and the reference."""
+    if request.param == "reference":
+        return "reference"
+    if why := native.why_not(load_once(encoding).kind):
+        pytest.skip(why)
+    monkeypatch.setenv("SHARDMILL_CPU", request.param)
+    return "native"
 
 
 def as_whole(text, **how):
@@ -42,11 +45,9 @@ def test_nasty_characters_in_blocks_of_three_bytes_give_the_tokens_of_the_whole(
 
 
 @pytest.mark.parametrize("name", samples.SAMPLES)
-def test_every_sample_gives_the_tokens_of_the_whole_in_blocks_of_any_size(encoding, name):
+def test_every_sample_gives_the_tokens_of_the_whole_in_blocks_of_any_size(encoding, engine, name):
     wrong = [
-        (engine, block_bytes)
-        for engine in ENGINES
-        if engine != "native" or not native.why_not(load_once(encoding).kind)
+        block_bytes
         for block_bytes in (3, 64, 1 << 20)
         if not as_whole(samples.SAMPLES[name], tokenizer=encoding, engine=engine, block_bytes=block_bytes)
     ]

@@ -97,13 +97,18 @@ def _find_versions(found: Findings) -> None:
 
 def _try_engines(found: Findings) -> None:
     """Every bundled tokenizer, on the engine that a job would choose, against its reference."""
-    from shardmill.tokens import cpu, native
+    from shardmill.tokens import native
     from shardmill.tokens.tokenizer import ENCODINGS
 
-    source = (Path(shardmill.__file__).parents[2] / "pyproject.toml").is_file()
     found.problems += compiled.problems()
+    try:
+        path = native.cpu_path()
+    except ShardmillError as e:
+        found.problems += {str(e)} - {*found.problems}
+        path = None
+    source = (Path(shardmill.__file__).parents[2] / "pyproject.toml").is_file()
     tried = {}
-    for name in ENCODINGS:
+    for name in ENCODINGS if path else ():
         try:
             tried[name] = _try_engine(name)
         except Exception as e:  # whatever is broken: that is what is asked
@@ -118,7 +123,7 @@ def _try_engines(found: Findings) -> None:
             )
     found.engine = {
         "version": native.version(),
-        "cpu_path": cpu.cpu_path(),
+        "cpu_path": path,
         "installed_from": "source" if source else "wheel",
         "tokenizers": tried,
     }

@@ -68,9 +68,9 @@ Examples:
 
 def _show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
     if asked:
-        from shardmill.tokens import cpu, native
+        from shardmill.tokens import native
 
-        print(f"shardmill {shardmill.__version__}, engine {native.version()} ({cpu.cpu_path()})")
+        print(f"shardmill {shardmill.__version__}, engine {native.version()} ({native.cpu_path()})")
         context.exit()
 
 

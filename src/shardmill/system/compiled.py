@@ -7,6 +7,7 @@ from pathlib import Path
 from shardmill.errors import ShardmillError
 from shardmill.system.names import show
 
+_LIBRARIES = ("tokens/native/engine.so", "documents/native/lines.so", "feed/native/spans.so")
 _PACKAGE = Path(str(resources.files("shardmill")))
 
 
@@ -30,9 +31,8 @@ def declare(library: ctypes.CDLL, name: str, result: object, *arguments: object)
 
 
 def problems() -> list[str]:
-    """What to say of each library that is not there: each has a folder, with its sources."""
-    folders = [folder for folder in sorted(_PACKAGE.glob("*/native")) if not any(folder.glob("*.so"))]
-    return [str(_broken(folder, "its library is missing")) for folder in folders]
+    """What to say of each library that is not there."""
+    return [str(_broken(_PACKAGE / path, "is missing")) for path in _LIBRARIES if not (_PACKAGE / path).exists()]
 
 
 def _broken(file: Path, why: str) -> ShardmillError:

@@ -9,20 +9,46 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.errors import UsageError
 from shardmill.system import compiled
 from shardmill.tokens import classes
 from shardmill.tokens.model import Ids, Model, NotSupported, Shape, TokenCounts
 
 # Goes up with every change that could change a token; the compiled library has one too.
-VERSION = 2
+VERSION = 3
 
 # The engine stores up to eight ids at a time, where fewer are left.
 _SLACK_IDS = 16
+_CPU_PATHS = 4
 _CONTRACTIONS = {"none": 0, "exact": 1, "any case": 2, "suffix any case": 3}
 
 
 def version() -> str:
     return f"native {VERSION}"
+
+
+def cpu_paths() -> dict[str, int]:
+    """The code paths that this processor can take, the fastest first, and their numbers in native/cpu.h.
+
+    >>> list(cpu_paths())
+    ['avx512', 'avx2', 'plain']
+    """
+    names = {number: _library().cpu_name(number) for number in range(_CPU_PATHS)}
+    return {name.decode(): number for number, name in names.items() if name}
+
+
+def cpu_path() -> str:
+    """The path that engines take: the fastest, or what SHARDMILL_CPU names, for tests.
+
+    >>> cpu_path()
+    'avx512'
+    """
+    paths, taken = cpu_paths(), _library().cpu_path()
+    if taken < 0:
+        raise UsageError(
+            f"SHARDMILL_CPU names no code path that this machine has; set it to {' or '.join(paths)}, or unset it"
+        )
+    return next(name for name, number in paths.items() if number == taken)
 
 
 def why_not(reference: classes.Reference) -> str | None:
@@ -55,18 +81,19 @@ class _Given(Structure):
         ("count", c_uint32),
         ("merge_count", c_uint32),
         ("shape", _Shape),
-        ("portable", c_uint8),
+        ("path", c_uint8),
     ]
 
 
 class Native:
     """One engine for any number of threads, which share its cache of words. Its memory is fixed."""
 
-    def __init__(self, model: Model, *, portable: bool = False) -> None:
+    def __init__(self, model: Model, *, path: str | None = None) -> None:
+        """path: one of cpu_paths, for tests."""
         library = self._library = _library()
         assert model.shape is not None, "a byte-level model has a shape"
         model = with_live(model)
-        given, _kept = given_to_engine(model, portable=portable)
+        given, _kept = given_to_engine(model, path=path)
         self._engine = library.engine_new(byref(given)) if model.live is not None else None
         if not self._engine:
             raise NotSupported("out of memory for the native engine, or it does not support this vocabulary")
@@ -112,7 +139,7 @@ def with_live(model: Model) -> Model:
     return replace(model, live=live) if _library().engine_live(byref(given), live.ctypes) else model
 
 
-def given_to_engine(model: Model, *, portable: bool = False) -> tuple[_Given, dict[str, npt.NDArray[Any]]]:
+def given_to_engine(model: Model, *, path: str | None = None) -> tuple[_Given, dict[str, npt.NDArray[Any]]]:
     """A tokenizer as the C sees it, and the arrays that it points to."""
     kept: dict[str, npt.NDArray[Any]] = {"vocabulary": model.tokens.joined, "offsets": model.tokens.offsets}
     kept["ids"] = model.ids
@@ -120,7 +147,7 @@ def given_to_engine(model: Model, *, portable: bool = False) -> tuple[_Given, di
         kept["merges"] = np.ascontiguousarray(model.merges)
     if model.live is not None:
         kept["live"] = np.ascontiguousarray(model.live)
-    given = _Given(count=len(model.tokens), portable=portable)
+    given = _Given(count=len(model.tokens), path=cpu_paths()[path or cpu_path()])
     given.merge_count = 0 if model.merges is None else len(model.merges)
     if model.shape is not None:
         given.shape = _row(model.shape, whole_words=model.whole_words)
@@ -151,6 +178,8 @@ def _row(shape: Shape, *, whole_words: bool) -> _Shape:
 @lru_cache(maxsize=1)
 def _library() -> CDLL:
     library = compiled.load("tokens/native/engine.so", VERSION)
+    compiled.declare(library, "cpu_name", c_char_p, c_int)
+    compiled.declare(library, "cpu_path", c_int)
     compiled.declare(library, "engine_new", c_void_p, c_void_p)
     compiled.declare(library, "engine_live", c_int, c_void_p, c_void_p)
     compiled.declare(library, "engine_free", None, c_void_p)

@@ -11,7 +11,7 @@ import numpy as np
 from shardmill.system import compiled
 from shardmill.tokens.added import Added
 from shardmill.tokens.model import AddedToken, Ids, Model, NotSupported, TokenCounts
-from shardmill.tokens.native import VERSION
+from shardmill.tokens.native import VERSION, cpu_path, cpu_paths
 
 _NEVER, _EACH, _FIRST = range(3)
 # The engine stores up to 16 ids at a time.
@@ -50,7 +50,7 @@ class _Asked(Structure):
         ("closed", c_void_p),
         ("prepend", c_int),
         ("metaspace", c_int),
-        ("portable", c_int),
+        ("path", c_int),
         ("small", c_int),
     )
 
@@ -78,8 +78,8 @@ class SentencePiece:
     For a Model in which neighbours.why_not finds nothing wrong.
     """
 
-    def __init__(self, model: Model, *, portable: bool = False, small: bool = False) -> None:
-        """small: tables that are full after a few words, for tests."""
+    def __init__(self, model: Model, *, path: str | None = None, small: bool = False) -> None:
+        """path: one of cpu_paths; small: tables that are full after a few words, for tests."""
         library = self._library = _library()
         raw = [token for token in model.added if not token.normalized]
         added, normalized = _finder(raw), _finder(_normalized(model))
@@ -87,7 +87,7 @@ class SentencePiece:
         closed[[] if model.prepend or normalized else _closed_bytes(raw)] = 1
         prepend = _NEVER if not model.prepend else _FIRST if model.metaspace else _EACH
         pointers = [each.pointer if each else None for each in (added, normalized)]
-        asked = _Asked(*pointers, closed.ctypes.data, prepend, model.metaspace, portable, small)
+        asked = _Asked(*pointers, closed.ctypes.data, prepend, model.metaspace, cpu_paths()[path or cpu_path()], small)
         model = _with_live(model)
         vocabulary, why = _vocabulary(model), c_int(0)
         self._engine = library.sp_new(byref(vocabulary), byref(asked), byref(why))

@@ -9,6 +9,8 @@
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 typedef uint8_t u8;
@@ -39,6 +41,15 @@ static inline int plain(const u8 *from, u8 *to)
         _mm_storeu_si128((__m128i *)to, some);
     int found = _mm_movemask_epi8(odd);
     return found ? __builtin_ctz((unsigned)found) : STEP;
+#elif defined(__aarch64__)
+    uint8x16_t some = vld1q_u8(from);
+    uint8x16_t odd = vorrq_u8(vceqq_u8(some, vdupq_n_u8('"')), vceqq_u8(some, vdupq_n_u8('\\')));
+    odd = vorrq_u8(odd, vcltq_u8(some, vdupq_n_u8(0x20)));
+    if (to)
+        vst1q_u8(to, some);
+    /* Four bits of each byte. */
+    uint64_t found = vget_lane_u64(vreinterpret_u64_u8(vshrn_n_u16(vreinterpretq_u16_u8(odd), 4)), 0);
+    return found ? __builtin_ctzll(found) / 4 : STEP;
 #else
     int count = 0;
     while (count < STEP && from[count] != '"' && from[count] != '\\' && from[count] >= 0x20)

@@ -1,5 +1,5 @@
-/* Where words begin: the patterns as bit operations on blocks of 64 bytes. Included by kernel.h, once for each kind of
- * processor; docs/engine.md derives the rules. pattern.c has the same rules one character at a time.
+/* Where words begin: the patterns as bit operations on blocks of 64 bytes. Included by kernel.h, once for each code
+ * path; docs/engine.md derives the rules. pattern.c has the same rules one character at a time.
  *
  * The same bit of each mask stands for the same byte, and all bytes of a character are alike. `x << 1 | last_x` are the
  * places behind an x. Adding a bit to a run of bits carries to the place behind the run. */
@@ -8,28 +8,24 @@
 typedef struct {
     u64 lo, hi, a, b;
     u32 before, behind;
-} FN(Carry);
+} Carry;
 
-#if defined(USE_AVX512)
+#if defined(LOOKUP)
 /* Characters of two bytes that part no words: all with the same lead at once. Returns their lead bytes. */
-static inline __attribute__((always_inline)) u64 FN(two_bytes)(const Engine *e, const u8 *p, u64 leads, int kind,
-                                                               FN(Block) *b, FN(Carry) *later)
+static inline __attribute__((always_inline)) u64 two_bytes(const Engine *e, const u8 *p, u64 leads, int kind, Block *b,
+                                                           Carry *later)
 {
-    __m512i v = _mm512_loadu_si512(p);
-    __m512i whole = _mm512_permutexvar_epi8(v, _mm512_load_si512(e->whole_leads));
-    u64 two = leads & _mm512_test_epi8_mask(whole, whole);
+    u64 two = leads & lookup(e->whole_leads, p, PLAIN).lo;
     for (u64 left = two; left;) {
         u8 lead = p[__builtin_ctzll(left)];
-        u64 same = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8((char)lead)), second = same << 1;
-        __m512i plane = _mm512_permutexvar_epi8(v, _mm512_load_si512(e->two_bytes[lead & 31]));
-        u64 lo = _mm512_test_epi8_mask(plane, _mm512_set1_epi8(1)) & second;
-        u64 hi = _mm512_test_epi8_mask(plane, _mm512_set1_epi8(2)) & second;
+        u64 same = equal(p, lead), second = same << 1;
+        Planes planes = lookup(e->two_bytes[lead & 31], p, kind);
+        u64 lo = planes.lo & second, hi = planes.hi & second;
         b->lo |= lo | lo >> 1;
         b->hi |= hi | hi >> 1;
         b->space2 |= (lo & hi) >> 1;
         if (kind != PLAIN) {
-            u64 sub_a = _mm512_test_epi8_mask(plane, _mm512_set1_epi8(SUB_A)) & second;
-            u64 sub_b = _mm512_test_epi8_mask(plane, _mm512_set1_epi8(SUB_B)) & second;
+            u64 sub_a = planes.a & second, sub_b = planes.b & second;
             b->a |= sub_a | sub_a >> 1;
             b->b |= sub_b | sub_b >> 1;
         }
@@ -52,18 +48,18 @@ static inline __attribute__((always_inline)) u64 FN(two_bytes)(const Engine *e, 
 #endif
 
 /* A character of several bytes that begins in a block gives all its bytes its class. */
-static inline __attribute__((always_inline)) FN(Carry) FN(classify_long)(const Engine *e, const u8 *p, int first,
-                                                                         FN(Carry) in, FN(Block) *block, int kind)
+static inline __attribute__((always_inline)) Carry classify_long(const Engine *e, const u8 *p, int first,
+                                                                         Carry in, Block *block, int kind)
 {
-    FN(Block) b = *block;
-    FN(Carry) later = {0, 0, 0, 0, in.before, in.behind}; /* the character before, and where it ends */
+    Block b = *block;
+    Carry later = {0, 0, 0, 0, in.before, in.behind}; /* the character before, and where it ends */
     u64 left = b.many & ~b.inner;
     b.lo |= in.lo;
     b.hi |= in.hi;
     b.a |= in.a;
     b.b |= in.b;
-#if defined(USE_AVX512)
-    left ^= FN(two_bytes)(e, p, left, kind, &b, &later);
+#if defined(LOOKUP)
+    left ^= two_bytes(e, p, left, kind, &b, &later);
 #endif
     for (; left; left &= left - 1) {
         u32 i = (u32)__builtin_ctzll(left), size, point, c, next;
@@ -108,7 +104,7 @@ static inline __attribute__((always_inline)) FN(Carry) FN(classify_long)(const E
 }
 
 /* Every third (or second) number of a run begins a word. *group is how many the open one has at the end of the block. */
-static inline u64 FN(groups)(u64 number, u64 runs, const FN(Block) *b, u64 last_number, u32 digits, u32 *group)
+static inline u64 groups(u64 number, u64 runs, const Block *b, u64 last_number, u32 digits, u32 *group)
 {
     u64 begins = 0;
     u32 open = *group;
@@ -139,7 +135,7 @@ static inline u64 FN(groups)(u64 number, u64 runs, const FN(Block) *b, u64 last_
 
 /* The places behind others that begin a word and stand alone in it: an addition carries over the inner bytes of a long
  * character. `carry` is what the last block left, and becomes what this one does. */
-static inline u64 FN(behind_one)(u64 others, u64 inner, u64 *carry)
+static inline u64 behind_one(u64 others, u64 inner, u64 *carry)
 {
     u64 behind = others << 1 | *carry, sum;
     *carry = (u64)__builtin_add_overflow(behind & inner, inner, &sum) | others >> 63;
@@ -147,7 +143,7 @@ static inline u64 FN(behind_one)(u64 others, u64 inner, u64 *carry)
 }
 
 /* Newlines, and slashes among them, that belong to the others before them; *behind is the place behind each such run. */
-static inline u64 FN(tails)(u64 newline, u64 slash, u64 behind_other, u64 *carry, u64 *behind)
+static inline u64 tails(u64 newline, u64 slash, u64 behind_other, u64 *carry, u64 *behind)
 {
     u64 ends = newline | slash, seeds = (newline & behind_other) | (ends & *carry), sum;
     u64 full = (u64)__builtin_add_overflow(ends, seeds, &sum);
@@ -158,14 +154,14 @@ static inline u64 FN(tails)(u64 newline, u64 slash, u64 behind_other, u64 *carry
 
 /* Finds the words that begin from `from` on, where one does. Where no merge can cross, words are parted too. Returns
  * where a place is that the bits do not tell, and then nothing of its block is in `found`; or NOWHERE. */
-static inline __attribute__((always_inline)) u32 FN(scan)(const Engine *e, const u8 *p, u32 from, u32 span, Found *found,
+static inline __attribute__((always_inline)) u32 scan(const Engine *e, const u8 *p, u32 from, u32 span, Found *found,
                                                           const int kind)
 {
     const Shape shape = e->shape;
     const u32 blocks = (span - from + 63) / 64;
     u16 *positions = found->positions;
-    FN(Block) now = {0}, next = {0};
-    FN(Carry) carry = {0, 0, 0, 0, 0, ~0u};
+    Block now = {0}, next = {0};
+    Carry carry = {0, 0, 0, 0, 0, ~0u};
     u64 last_letter = 0, last_number = 0, last_other = 0, last_space = 0, last_plain = 0, last_blank = 0;
     u64 last_odd = 0, last_han = 0, last_soft = 0, last_punctuation = 0; /* of some patterns only */
     u64 alone = 0, in_tail = 0, in_lower = 0, in_ascii = 0, in_contraction = 0, also = 1, not_here = 0;
@@ -173,15 +169,15 @@ static inline __attribute__((always_inline)) u32 FN(scan)(const Engine *e, const
     found->whole = count;
     positions[count] = (u16)from;
     p += from;
-    FN(classify)(e, p, &now, kind);
+    classify(e, p, &now, kind);
     if (now.many)
-        carry = FN(classify_long)(e, p, 1, carry, &now, kind);
+        carry = classify_long(e, p, 1, carry, &now, kind);
     for (u32 k = 0; k < blocks; k++, now = next) {
         const u8 *block = p + 64 * k;
         next.space2 = next.space3 = next.apart = 0;
-        FN(classify)(e, block + 64, &next, kind);
+        classify(e, block + 64, &next, kind);
         if (UNLIKELY(next.many))
-            carry = FN(classify_long)(e, block + 64, 0, carry, &next, kind);
+            carry = classify_long(e, block + 64, 0, carry, &next, kind);
         u64 letter = now.lo & ~now.hi, number = now.hi & ~now.lo, space = now.lo & now.hi, other = ~(now.lo | now.hi);
         u64 newline = now.newline, plain = space & ~newline, later = next.lo & next.hi;
         u64 behind_blank = now.blank << 1 | last_blank, begins = 0, tail = 0, behind_tail = 0;
@@ -189,10 +185,10 @@ static inline __attribute__((always_inline)) u32 FN(scan)(const Engine *e, const
         if (kind == CASED) {
             /* Marks are letters. But behind others, unless behind one that begins a word, they are others. */
             u64 mark = letter & now.a & now.b, was_in_tail = in_tail;
-            tail = FN(tails)(newline, now.slash, other << 1 | last_other, &in_tail, &behind_tail);
+            tail = tails(newline, now.slash, other << 1 | last_other, &in_tail, &behind_tail);
             while (UNLIKELY(mark & (other << 1 | last_other))) {
                 u64 now_other = other & ~tail, behind = now_other << 1 | last_other, carried = alone;
-                u64 one = FN(behind_one)(now_other & ~behind & ~behind_blank, now.inner, &carried);
+                u64 one = behind_one(now_other & ~behind & ~behind_blank, now.inner, &carried);
                 u64 first = mark & behind & ~one;
                 first &= -first;
                 if (!first)
@@ -202,7 +198,7 @@ static inline __attribute__((always_inline)) u32 FN(scan)(const Engine *e, const
                 letter ^= run;
                 other |= run;
                 in_tail = was_in_tail;
-                tail = FN(tails)(newline, now.slash, other << 1 | last_other, &in_tail, &behind_tail);
+                tail = tails(newline, now.slash, other << 1 | last_other, &in_tail, &behind_tail);
             }
             other &= ~tail;
 
@@ -280,7 +276,7 @@ static inline __attribute__((always_inline)) u32 FN(scan)(const Engine *e, const
             last_punctuation = (others & ~now.many) >> 63;
             taken = plain << 1 | last_plain | odd << 1 | last_odd | seeds;
         } else if (shape.any_prefix) {
-            taken = plain << 1 | last_plain | FN(behind_one)(others, now.inner, &alone);
+            taken = plain << 1 | last_plain | behind_one(others, now.inner, &alone);
         }
         begins |= others | (letter & ~(letter << 1 | last_letter) & ~taken);
 
@@ -289,7 +285,7 @@ static inline __attribute__((always_inline)) u32 FN(scan)(const Engine *e, const
         if (shape.digits == 1)
             numbers = number & ~now.inner;
         else if (shape.digits > 1 && number)
-            numbers = FN(groups)(number, numbers, &now, last_number, shape.digits, &group);
+            numbers = groups(number, numbers, &now, last_number, shape.digits, &group);
         else if (shape.digits == 0)
             numbers &= ~behind_blank;
         else
@@ -305,7 +301,7 @@ static inline __attribute__((always_inline)) u32 FN(scan)(const Engine *e, const
         u32 gone = 0;
         if (newline | in_tail | behind_tail | open | (last_space & ~last_plain)) {
             if (kind != CASED)
-                tail = FN(tails)(newline, 0, tailing, &in_tail, &behind_tail);
+                tail = tails(newline, 0, tailing, &in_tail, &behind_tail);
             runs = (runs & ~tail) | behind_tail;
             /* Plain space behind a newline begins a word, unless one more newline follows it. */
             maybe = plain & ~(plain << 1 | last_plain) & ~runs;
@@ -358,29 +354,29 @@ static inline __attribute__((always_inline)) u32 FN(scan)(const Engine *e, const
         if (UNLIKELY(maybe && plain >> 63 && later & ~next.newline & 1)) {
             u64 begin = 1ull << (63 - __builtin_clzll(plain & ~(plain << 1)));
             if (maybe & begin) {
-                open = 1 + count + (u32)__builtin_popcountll((begins | now.apart) & (begin - 1));
+                open = 1 + count + (u32)ones((begins | now.apart) & (begin - 1));
                 sure ^= begin;
             }
         }
         if (sure) /* the places before the last of them */
-            found->whole = count + (u32)__builtin_popcountll((begins | now.apart) & (~0ull >> __builtin_clzll(sure))) - 1;
-        count += FN(positions)(begins | now.apart, from + 64 * k, positions + count);
+            found->whole = count + (u32)ones((begins | now.apart) & (~0ull >> __builtin_clzll(sure))) - 1;
+        count += store_places(e, begins | now.apart, from + 64 * k, positions + count);
         found->count = count;
     }
     return NOWHERE;
 }
 
-static __attribute__((noinline)) u32 FN(scan_plain)(const Engine *e, const u8 *p, u32 from, u32 span, Found *found)
+static __attribute__((noinline)) u32 scan_plain(const Engine *e, const u8 *p, u32 from, u32 span, Found *found)
 {
-    return FN(scan)(e, p, from, span, found, PLAIN);
+    return scan(e, p, from, span, found, PLAIN);
 }
 
-static __attribute__((noinline)) u32 FN(scan_cased)(const Engine *e, const u8 *p, u32 from, u32 span, Found *found)
+static __attribute__((noinline)) u32 scan_cased(const Engine *e, const u8 *p, u32 from, u32 span, Found *found)
 {
-    return FN(scan)(e, p, from, span, found, CASED);
+    return scan(e, p, from, span, found, CASED);
 }
 
-static __attribute__((noinline)) u32 FN(scan_deepseek)(const Engine *e, const u8 *p, u32 from, u32 span, Found *found)
+static __attribute__((noinline)) u32 scan_deepseek(const Engine *e, const u8 *p, u32 from, u32 span, Found *found)
 {
-    return FN(scan)(e, p, from, span, found, DEEPSEEK);
+    return scan(e, p, from, span, found, DEEPSEEK);
 }

@@ -47,15 +47,6 @@ static void leave(Sp *e, const NewPieces *learned)
     pthread_mutex_unlock(&e->lock);
 }
 
-static EncodeText *best_for_this_machine(void)
-{
-#if defined(__x86_64__) && !defined(PLAIN_C)
-    if (cpu_features() & CPU_AVX512)
-        return sp_encode_avx512;
-#endif
-    return sp_encode_portable;
-}
-
 void sp_free(Sp *e)
 {
     if (!e)
@@ -79,7 +70,7 @@ typedef struct {
     Added *added;
     const Added *normalized;
     const u8 *closed;
-    int prepend, metaspace, portable, small;
+    int prepend, metaspace, path, small; /* path: as in cpu.h, one that this processor can take */
 } Asked;
 
 /* NULL with a reason in *why. */
@@ -92,7 +83,11 @@ Sp *sp_new(const Vocabulary *v, const Asked *asked, int *why)
     e->memory = sizeof *e;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->changed, NULL);
-    e->encode = asked->portable ? sp_encode_portable : best_for_this_machine();
+    e->encode = sp_encode_portable;
+#if defined(__x86_64__)
+    if (asked->path == CPU_AVX512)
+        e->encode = sp_encode_avx512;
+#endif
     e->added = asked->added;
     e->normalized = asked->normalized;
     e->prepend = asked->prepend;
