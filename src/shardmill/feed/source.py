@@ -97,8 +97,7 @@ class _File:
     tokens: int
     base: int
     """How many tokens come before it."""
-    size: int
-    modified: int
+    version: tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -127,15 +126,8 @@ class TokenFiles:
                 raise UsageError(
                     f"{show(file.file.path)}: its samples vary in length; convert it first (shardmill convert)"
                 )
-            found = os.stat(file.file.path)
-            made = _File(
-                path=file.file.path,
-                offset=file.offset,
-                tokens=file.tokens,
-                base=base,
-                size=found.st_size,
-                modified=found.st_mtime_ns,
-            )
+            path = file.file.path
+            made = _File(path=path, offset=file.offset, tokens=file.tokens, base=base, version=_version(path))
             self.files.append(made)
             base += file.tokens
         self.tokens = base
@@ -187,22 +179,21 @@ class TokenFiles:
                 raise _changed(self.files[number], f"cannot be opened any more ({e.strerror})") from e
             self._open[number] = found
         if now - found.checked > _CHECK_SECONDS or found.checked < 0:
-            file, is_now = self.files[number], os.fstat(found.number)
-            if (is_now.st_size, is_now.st_mtime_ns) != (file.size, file.modified):
-                raise _changed(file, "was changed")
+            if _version(found.number) != self.files[number].version:
+                raise _changed(self.files[number], "was changed")
             found.checked = now
         return found
 
     def stamp(self) -> str:
         """Another one if a file is another, or was changed."""
-        files = [(os.path.abspath(file.path), file.size, file.modified) for file in self.files]
+        files = [(os.path.abspath(file.path), *file.version) for file in self.files]
         return xxhash.xxh3_64_hexdigest(repr(files).encode())
 
     def edges(self, file: _File) -> bytes:
         """The first and last bytes of a file."""
         with open(file.path, "rb") as stream:
             first = stream.read(_EDGE_BYTES)
-            stream.seek(max(0, file.size - _EDGE_BYTES))
+            stream.seek(max(0, file.version[0] - _EDGE_BYTES))
             return first + stream.read(_EDGE_BYTES)
 
 
@@ -224,12 +215,11 @@ class Mapped:
 
     def __init__(self, path: Path, dtype: np.dtype[Any], *, offset: int = 0, count: int | None = None) -> None:
         self.path, self._dtype, self._offset = path, dtype, offset
-        size, modified = _version(path)
+        self._version = size, _ = _version(path)
         found, rest = divmod(size - offset, dtype.itemsize)
         self._count = found if count is None else count
         if (count is None and rest) or self._count > found:
             raise InputError(f"{show(path)}: has {size:,} bytes, which cannot be; it was truncated. Make it again")
-        self._was = size, modified
         self.array = self._map()
 
     def _map(self) -> npt.NDArray[Any]:
@@ -240,7 +230,7 @@ class Mapped:
     def check(self) -> None:
         """An error if the file was changed: one that was cut short would end the process."""
         with contextlib.suppress(OSError):
-            if _version(self.path) == self._was:
+            if _version(self.path) == self._version:
                 return
         raise InputError(f"{show(self.path)}: was changed or removed since it was opened; restore it, and start again")
 
@@ -252,8 +242,9 @@ class Mapped:
         self.array = self._map()
 
 
-def _version(path: Path) -> tuple[int, int]:
-    found = os.stat(path)
+def _version(file: str | Path | int) -> tuple[int, int]:
+    """The size of a file, and when it was modified: others if it was changed."""
+    found = os.stat(file)
     return found.st_size, found.st_mtime_ns
 
 
