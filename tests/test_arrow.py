@@ -51,7 +51,7 @@ def test_a_file_that_is_no_arrow_says_nothing(data):
 
 def rules(**changed):
     told = {"separator": None, "passage_bytes": None, "border": None, "max_run_bytes": 1000, "block_bytes": 1 << 20}
-    return TextRules(cuts=load_once("r50k_base").cuts, key=lambda *_: 0, **{**told, **changed})
+    return TextRules(cuts=load_once("r50k_base").cuts, seed=None, **{**told, **changed})
 
 
 def stream(array, rows=None, **options):
@@ -98,7 +98,7 @@ def test_a_null_in_whose_place_there_is_a_long_value_is_refused_as_any_other(kin
         [part.checked(rules()) for part in parts(stream(array))]
     (part,) = parts(stream(array), on_error="skip")
     found = part.checked(rules(on_error="skip")).found
-    assert (found.data, [reject.location.row for _, reject in found.rejects]) == ([b"good"], [0])
+    assert (list(found.texts), [reject.location.row for _, reject in found.rejects]) == ([b"good"], [0])
 
 
 def test_rows_that_share_their_text_take_no_more_than_a_block_at_once():
@@ -110,7 +110,7 @@ def test_rows_that_share_their_text_take_no_more_than_a_block_at_once():
     for array in (shared, coded):
         data, before = stream(array), pa.total_allocated_bytes()
         for part in itertools.islice(parts(data), 5):
-            assert part.size <= 1 << 20 and set(part.checked(rules()).found.data) == {text}
+            assert part.size <= 1 << 20 and set(part.checked(rules()).found.texts) == {text}
             assert pa.total_allocated_bytes() - before < 32 << 20
 
 

@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shardmill.documents.pieces import BEGINNING
+from shardmill.documents.rules import content_key
 from shardmill.job.split import (
     FEW,
     Lowest,
@@ -13,7 +14,6 @@ from shardmill.job.split import (
     border,
     by_lowest,
     by_threshold,
-    content_key,
     enough,
     passage_bytes,
 )

@@ -11,12 +11,12 @@ import samples
 from given_texts import load_once, texts
 from shardmill.documents import text, utf8
 from shardmill.documents.pieces import BEGINNING
-from shardmill.documents.text import BOM, Position, TextRules, escaped, keys_and_count, pieces_of, read_parts
+from shardmill.documents.rules import content_key
+from shardmill.documents.text import BOM, Position, TextRules, escaped, pieces_of, read_parts
 from shardmill.errors import InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.reading import InputFile, InputReader
 from shardmill.job import first_pass
-from shardmill.job.split import content_key
 
 BLOCK_BYTES = (1, 3, 7, 64, 1000, 1 << 20)
 
@@ -26,7 +26,7 @@ def rules(
 ):
     return TextRules(
         cuts=load_once(encoding).cuts,
-        key=lambda head, _: content_key(head, 0),
+        seed=0,
         separator=separator,
         passage_bytes=passage_bytes,
         border=border,
@@ -46,12 +46,19 @@ def documents_of(parts, how):
     documents = []
     for part in parts:
         pieces = pieces_of(part, 0, how, lambda _: False)
-        for data, begins in zip(pieces.data, pieces.begins):
+        for data, begins in zip(pieces.texts, pieces.begins):
             if begins:
                 documents.append(data)
             else:
                 documents[-1] += data
     return documents
+
+
+def keys_of(parts, how):
+    noted = []
+    for part in parts:
+        pieces_of(part, 0, how, lambda keys: noted.extend(keys.tolist()) or keys < 0)
+    return noted
 
 
 @pytest.fixture
@@ -96,7 +103,7 @@ def test_documents_are_what_split_gives(path, separator, data, block_bytes):
     parts = parts_of(path, content.encode(), how)
     expected = [document.encode() for document in content.split(separator) if document]
     assert documents_of(parts, how) == expected
-    keys = [key for part in parts for key in keys_and_count(part, 0, how)[0]]
+    keys = keys_of(parts, how)
     assert keys == [content_key(document, 0) for document in expected]
 
 
@@ -113,7 +120,7 @@ def test_empty_documents_are_counted_and_give_nothing(path):
     how = rules(separator=b"\n", block_bytes=1)
     parts = parts_of(path, b"\n\na\n\n\nb\n", how)
     assert documents_of(parts, how) == [b"a", b"b"]
-    assert sum(pieces_of(part, 0, how, lambda _: False).documents for part in parts) == 4 + 2
+    assert sum(pieces_of(part, 0, how, lambda _: False).records for part in parts) == 4 + 2
 
 
 def test_a_text_that_ends_with_a_separator_has_no_document_after_it(path):
@@ -126,7 +133,7 @@ def test_a_text_that_ends_with_a_separator_has_no_document_after_it(path):
 def test_the_key_of_a_document_is_that_of_its_beginning_whatever_the_block(path, block_bytes):
     documents = [f"{number} {samples.ENGLISH}".encode() * size for number, size in enumerate((1, 5, 200, 1))]
     how = rules(separator=b"|||", block_bytes=block_bytes)
-    keys = [key for part in parts_of(path, b"|||".join(documents), how) for key in keys_and_count(part, 0, how)[0]]
+    keys = keys_of(parts_of(path, b"|||".join(documents), how), how)
     assert keys == [content_key(document[: 64 << 10], 0) for document in documents]
 
 

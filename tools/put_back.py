@@ -85,8 +85,8 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
             ),
             (
                 "job/first_pass.py",
-                "        found = [part.checked(rules).keys(files.base(part.file), rules) for part in block.parts]\n",
-                "        try:\n            found = [part.checked(rules).keys(files.base(part.file), rules) for part in block.parts]\n        except Exception:\n            found = []\n",
+                "        checked = [part.checked(rules) for part in block.parts] if small is None else [small]\n",
+                "        try:\n            checked = [part.checked(rules) for part in block.parts] if small is None else [small]\n        except Exception:\n            checked = []\n",
             ),
         ],
         "",

@@ -218,8 +218,9 @@ def scan(library: CDLL, data: bytes, path: list[bytes], *, beyond: int = 0) -> N
     with Memory() as memory:
         ends = memory.copy(np.cumsum([len(name) for name in path], dtype=np.int64).tobytes())
         given = c_void_p(memory.copy(data)), c_int64(len(data) + beyond), c_void_p(memory.copy(b"".join(path)))
-        out, text_ends = memory.room(len(data) + 16), memory.room(8 * 64)
-        library.lines_texts(*given, c_void_p(ends), c_int64(len(path)), c_void_p(out), c_void_p(text_ends), c_int64(64))
+        count = data.count(b"\n") + (not data.endswith(b"\n"))
+        made = (memory.room(size) for size in (len(data) + 16, 8 * count, 8 * count, count))
+        library.lines_texts(*given, c_void_p(ends), c_int64(len(path)), c_int64(count), *map(c_void_p, made))
 
 
 def address(folder: Path, rng: random.Random) -> Callable[[], None]:

@@ -58,7 +58,7 @@ def milled(file: Path, **choices: Any) -> list[str]:
     defaults = {"max_run_bytes": 512 << 10, "field": "text", "on_error": "stop", **choices}
     rules = TextRules(
         cuts=_cuts(),
-        key=lambda _head, _offset: 0,
+        seed=None,
         separator=None,
         passage_bytes=None,
         border=None,
@@ -68,8 +68,8 @@ def milled(file: Path, **choices: Any) -> list[str]:
     documents: list[bytes] = []
     for block in plan.blocks(find_inputs((str(file),)), rules):
         for part in block.parts:
-            found = part.checked(rules).pieces(0, rules, lambda _: False)
-            for data, begins in zip(found.data, found.begins, strict=True):
+            found = part.checked(rules).pieces(0, rules, lambda keys: keys < 0)
+            for data, begins in zip(found.texts, found.begins, strict=True):
                 if begins:
                     documents.append(data)
                 else:

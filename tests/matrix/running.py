@@ -35,6 +35,7 @@ LATE = STEPS.index("files-finished")
 MEANT = {
     "documents.text.DOCUMENT_HEAD": worlds.SMALL_HEAD,
     "documents.records.DOCUMENT_HEAD": worlds.SMALL_HEAD,
+    "documents.rules.DOCUMENT_HEAD": worlds.SMALL_HEAD,
     "documents.text.PASSAGE_HEAD": 30,
     "documents.passages.PASSAGE_HEAD": 30,
     "job.plan.WHOLE_FILE_BYTES": 600,
@@ -56,7 +57,6 @@ SHRUNK = {
     "documents.jsonl.MAX_RECORDS": 5,
     "documents.delimited.MAX_RECORDS": 5,
     "documents.warc.MAX_RECORDS": 5,
-    "documents.utf8._SMALL": 10,
     "documents.columnar.arrow.MAX_RECORDS": 5,
     "documents.columnar.values.MAX_RECORDS": 5,
     "documents.columnar.parquet.MAX_RECORDS": 5,

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shardmill.documents import utf8
+import numpy as np
+
+from shardmill.documents import native, utf8
 from shardmill.documents.long_values import Cursor, ValuePart, ValueReader, long_parts
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Position
@@ -20,6 +22,7 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, weight
 from shardmill.documents.where import VALUE_BYTES, Untyped, field_name
 from shardmill.io.reading import Reader
+from shardmill.tokens.strings import Strings
 
 _WINDOW = 256 << 10
 _COLUMNS_SHOWN = 20
@@ -55,16 +58,26 @@ class TablePart:
         return weight(self.after.offset - self.rows[0].at, len(self.rows))
 
     def checked(self, rules: TextRules) -> Records:
-        found = Records(rules=rules, location=self._location, job_offset=self.job_offset)
-        for index, row in enumerate(self.rows):
-            offset = row.at - self.rows[0].at
-            if row.value is None:
-                found.leave_out()
-            elif isinstance(row.value, Broken):
-                found.refuse(row.value, index, offset)
-            else:
-                found.add_text(row.value, index, offset)
-        return found
+        texts = Strings.of([row.value if isinstance(row.value, bytes) else b"" for row in self.rows])
+        broken = np.array([isinstance(row.value, Broken) for row in self.rows])
+        replace = rules.on_error == "replace"
+
+        def judge(index: int) -> tuple[bytes, int]:
+            value = self.rows[index].value
+            if isinstance(value, Broken):
+                raise value
+            return checked(texts[index], 0, replace)
+
+        return Records(
+            rules=rules,
+            texts=texts,
+            odd=native.invalid(texts) | broken,
+            judge=judge,
+            filtered=np.array([row.value is None for row in self.rows]),
+            offsets=np.array([row.at for row in self.rows], np.int64) - self.rows[0].at,
+            location=self._location,
+            job_offset=self.job_offset,
+        )
 
     def _location(self, index: int, _offset: int) -> Location:
         return Location(path=self.path, line=self.rows[index].line + 1, byte=self.rows[index].at)

@@ -1,10 +1,9 @@
 """A file of JSON lines → Parts of whole lines, and the text in one field of each.
 
-The reader only finds where lines end; the workers parse them: by C (json_fast), and by Python's json what is unusual.
+The reader only finds where lines end; the workers parse them: by C (native), and by Python's json what is unusual.
 A line that is longer than a Part is parsed by the reader, and its text is cut into Parts as a text file is.
 """
 
-import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.documents import json_fast, json_scan, utf8
+from shardmill.documents import json_scan, native, utf8
 from shardmill.documents.long_values import BytesReader, ValuePart, ValueReader, long_parts, value_parts
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Broken, Counted, Records, damage_of, lost, whole_lines
@@ -22,6 +21,7 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, HELD_BYTES, MAX_RECORDS, TextRules, block_bytes, growing, weight
 from shardmill.documents.where import Field, Where, integer
 from shardmill.io.reading import Reader
+from shardmill.tokens.strings import Flags, Strings
 
 _HEAD_BYTES = 64 << 10
 _VALUES = b'["-0123456789tfnNI'
@@ -47,40 +47,32 @@ class LinesPart:
         return weight(len(self.data), self.after.record - self.line)
 
     def checked(self, rules: TextRules) -> Records:
-        starts = lru_cache(maxsize=1)(self._starts)  # needed for each bad record, or for none
-        found = Records(
+        count, path, where = self.after.record - self.line, _path(rules.field), rules.where
+        texts, odd = _texts(self.data, count, self.newline, path)
+        lines = lru_cache(maxsize=1)(self._lines)  # needed for each odd record, or for none
+        filtered = None if where is None else np.array([not _is_wanted(line, where) for line in lines()], np.bool_)
+        return Records(
             rules=rules,
-            location=lambda index, _: self._location(index, starts()[index]),
+            texts=texts,
+            odd=odd,
+            judge=lambda index: _parse(lines()[index], path, replace=rules.on_error == "replace"),
+            filtered=filtered,
+            # Where lines begin matters only to a split by offset.
+            offsets=lines().starts if rules.border is not None else np.zeros(count, np.int64),
+            location=lambda index, _: self._location(index, int(lines().starts[index])),
             job_offset=self.job_offset,
             first=self.line,
         )
-        path = _path(rules.field)
-        texts = json_fast.texts(self.data, self.newline, path)
-        documents = [text for text in texts if text is not None]
-        # Where lines begin matters only to a split by offset.
-        offsets = starts() if rules.border is not None else [0] * len(texts)
-        if len(documents) == len(texts) and rules.where is None:
-            found.add_all(documents, offsets)
-            return found
-        for index, (text, line) in enumerate(zip(texts, self._lines(), strict=True)):
-            if rules.where is not None and not _is_wanted(line, rules.where):
-                found.leave_out()
-            elif text is not None:
-                found.add(text, index, offsets[index])
-            elif line.strip(b" \t\r"):  # a blank line is not a record, but has a number
-                _parse(found, line, path, index, offsets[index])
-        return found
 
-    def _lines(self) -> list[bytes]:
-        lines = self.data.split(self.newline)
-        return lines if lines[-1] else lines[:-1]
+    def _lines(self) -> Strings:
+        """Without their newlines."""
+        data = np.frombuffer(self.data, np.uint8)
+        ends = np.flatnonzero(data == self.newline[0])
+        ends = ends if self.data.endswith(self.newline) else np.append(ends, len(data))
+        return Strings(data, np.append(0, ends[:-1] + 1), ends)
 
     def _location(self, index: int, start: int) -> Location:
         return Location(path=self.path, line=self.line + index + 1, byte=self.offset + start)
-
-    def _starts(self) -> list[int]:
-        sizes = [len(line) + len(self.newline) for line in self._lines()]
-        return list(itertools.accumulate(sizes[:-1], initial=0))
 
 
 def read_parts(
@@ -148,12 +140,16 @@ def _long_line(
     data = reader.read(here.offset, HELD_BYTES)
     end = data.find(newline) + 1 or (len(data) if len(data) < HELD_BYTES else 0)
     data = data[:end]  # three copies at most: the line, the buffer of its text, and the text
-    text = json_fast.texts(data, newline, path)[0] if data and rules.where is None else None
+    data = data if rules.where is None else b""
+    texts, odd = _texts(data, int(bool(data)), newline, path)
     del data
-    if text is not None:
+    if not odd.all():
         after = Position(file=here.file, offset=here.offset + end, record=here.record + 1)
+        text = texts[0]
+        del texts
         yield from value_parts(BytesReader(reader.path, text), here, after, location, job_offset, rules)
         return
+    del texts
     first = reader.read(here.offset, _HEAD_BYTES).lstrip(b" \t\r")[:1]
     may_be_object = first in (b"{", newline, b"")
     end, following, complaint = utf8.find_end(reader, here.offset, newline, keep=may_be_object)
@@ -189,13 +185,16 @@ def _inside(record: Any, field: Field) -> Any:
     return record
 
 
-def _parse(found: Records, line: bytes, path: tuple[str, ...], index: int, offset: int) -> None:
-    """A line that the C declined."""
-    try:
-        text, replaced = json_scan.decoded(line, lambda line: exact(line, path), found.rules.on_error == "replace")
-        found.add(text, index, offset, replaced=replaced)
-    except Broken as e:
-        found.refuse(e, index, offset)
+def _texts(data: bytes, count: int, newline: bytes, path: tuple[str, ...]) -> tuple[Strings, Flags]:
+    """The texts of so many lines, and which of them the C declined."""
+    if newline == b"\n":
+        return native.texts_of_lines(np.frombuffer(data, np.uint8), count, path)
+    return Strings.of([b""] * count), np.ones(count, np.bool_)
+
+
+def _parse(line: bytes, path: tuple[str, ...], *, replace: bool) -> tuple[bytes, int] | None:
+    """A line that the C declined; a blank one is not a record, but has a number."""
+    return json_scan.decoded(line, lambda line: exact(line, path), replace) if line.strip(b" \t\r") else None
 
 
 def exact(line: str, path: tuple[str, ...]) -> str:

@@ -5,7 +5,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from shardmill.documents import text
+from shardmill.documents.native import Hashes
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Pieces, Position
 from shardmill.documents.records import Broken, Counted, checked
@@ -13,6 +16,7 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import HELD_BYTES, TextRules
 from shardmill.errors import InputError
 from shardmill.io.reading import Reader
+from shardmill.tokens.strings import Flags, Numbers
 
 _WINDOW = 128 << 10
 _LOOK_BACK = 4 << 10
@@ -41,17 +45,14 @@ class ValuePart:
     def checked(self, _rules: TextRules) -> "ValuePart":
         return self
 
-    def keys(self, _base: int, rules: TextRules) -> tuple[list[int], int]:
-        return text.keys_and_count(self.inner, self.job_offset, _as_document(rules))
-
-    def pieces(self, _base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
+    def pieces(self, _base: int, rules: TextRules, is_val: Callable[[Hashes], Flags]) -> Pieces:
         found = text.pieces_of(self.inner, self.job_offset, _as_document(rules), is_val)
-        if self.replaced and found.data:
-            found.count("replaced_characters", self.replaced, at=0)
+        if self.replaced and len(found):
+            found.count("replaced_characters", self.replaced)
         return found
 
-    def origins(self, found: Pieces) -> list[int]:
-        return [self.location.record] * len(found.data)
+    def origins(self, found: Pieces) -> Numbers:
+        return np.full(len(found), self.location.record, np.int64)
 
     def place_of(self, _piece: int, offset: int) -> str:
         return f"{self.location}, byte {self.inner.offset + offset:,} of its text"

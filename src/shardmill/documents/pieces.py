@@ -1,9 +1,19 @@
 """What all readers hand on: where to resume reading, and the pieces of documents to encode, with their counts."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from shardmill.documents.rejects import Reject
 from shardmill.errors import ShardmillError
+from shardmill.tokens.strings import Flags, Numbers, Strings
+
+Sides = npt.NDArray[np.int8]
+TRAIN, VAL, AS_BEFORE = 0, 1, -1
+_NO_TEXTS = Strings.of([])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,17 +43,17 @@ NOT_WRITTEN = ("documents_empty", "documents_rejected", "documents_unsampled", "
 class Pieces:
     """What is to be encoded, column by column.
 
-    Piece i is data[i], at byte offsets[i] of the Part. val[i] is whether it goes to val; None: as the piece before it.
+    Piece i is texts[i], at byte offsets[i] of the Part. val[i] is its split: VAL, TRAIN, or that of the piece before it.
     begins[i] and ends[i] are whether it is the beginning or the end of its document.
     """
 
-    data: list[bytes] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    val: list[bool | None] = field(default_factory=list)
-    begins: list[bool] = field(default_factory=list)
-    ends: list[bool] = field(default_factory=list)
-    passages: list[int] = field(default_factory=list)
-    """How many passages each piece is; empty when documents are split whole."""
+    texts: Strings = _NO_TEXTS
+    offsets: Numbers = field(default_factory=lambda: _NO_TEXTS.starts)
+    val: Sides = field(default_factory=lambda: np.empty(0, np.int8))
+    begins: Flags = field(default_factory=lambda: np.empty(0, np.bool_))
+    ends: Flags = field(default_factory=lambda: np.empty(0, np.bool_))
+    passages: Numbers | None = None
+    """How many passages each piece is; None when documents are split whole."""
     events: list[tuple[int, str, int]] = field(default_factory=list)
     """What else is counted: the index of the piece it belongs to or precedes, the name in Counts, and how many."""
     rejects: list[tuple[int, Reject]] = field(default_factory=list)
@@ -52,36 +62,81 @@ class Pieces:
     replaced: dict[int, list[int]] = field(default_factory=dict)
     """In a job with a limit: where in a piece U+FFFD replaced bytes that were not UTF-8."""
 
-    def add(self, data: bytes, offset: int, val: bool | None, *, begins: bool = True, ends: bool = True) -> None:
-        self.data.append(data)
-        self.offsets.append(offset)
-        self.val.append(val)
-        self.begins.append(begins)
-        self.ends.append(ends)
+    def __len__(self) -> int:
+        return len(self.texts)
 
-    def count(self, name: str, number: int = 1, *, at: int | None = None) -> None:
-        at = len(self.data) if at is None else at
-        if self.events and self.events[-1][:2] == (at, name):
-            self.events[-1] = (at, name, self.events[-1][2] + number)
-        else:
-            self.events.append((at, name, number))
+    @staticmethod
+    def of_documents(
+        texts: Strings, offsets: Numbers, left_out: dict[str, Flags], noted: "Pieces"
+    ) -> "tuple[Pieces, Numbers]":
+        """A piece for each text that no mask leaves out, and their numbers. A mask has the name of what it counts, or "".
 
-    def reject(self, reject: Reject, *, at: int | None = None) -> None:
-        self.rejects.append((len(self.data) if at is None else at, reject))
+        What was noted of texts, by their numbers, is noted of the pieces.
+        """
+        out = np.zeros(len(texts), np.bool_)
+        for mask in left_out.values():
+            out |= mask
+        numbers = np.flatnonzero(~out)
+        places: Numbers = np.cumsum(~out) - ~out
+        count = len(numbers)
+        found = Pieces(
+            texts=texts.take(numbers),
+            offsets=offsets[numbers],
+            val=np.zeros(count, np.int8),
+            begins=np.ones(count, np.bool_),
+            ends=np.ones(count, np.bool_),
+            events=[(int(places[at]), name, number) for at, name, number in noted.events],
+            rejects=[(int(places[at]), reject) for at, reject in noted.rejects],
+            error=None if noted.error is None else (int(places[noted.error[0]]), noted.error[1]),
+        )
+        for name, mask in left_out.items():
+            if name and mask.any():
+                many = np.bincount(places[mask])
+                found.events += [(at, name, int(many[at])) for at in np.flatnonzero(many).tolist()]
+        return found, numbers
+
+    @staticmethod
+    def joined(several: "Sequence[Pieces]") -> "Pieces":
+        """The pieces of several Parts in sequence."""
+        if len(several) == 1:
+            return several[0]
+        firsts = list(itertools.accumulate(map(len, several), initial=0))
+        found = Pieces(texts=Strings.joined([each.texts for each in several]))
+        for name in ("offsets", "val", "begins", "ends"):
+            setattr(found, name, np.concatenate([getattr(each, name) for each in (found, *several)]))
+        if any(each.passages is not None for each in several):
+            each_none = (np.zeros(len(each), np.int64) if each.passages is None else each.passages for each in several)
+            found.passages = np.concatenate(list(each_none))
+        for first, each in zip(firsts, several):
+            found.events += [(first + at, name, number) for at, name, number in each.events]
+            found.rejects += [(first + at, reject) for at, reject in each.rejects]
+            found.replaced |= {first + at: inside for at, inside in each.replaced.items()}
+        return found
+
+    def count(self, name: str, number: int = 1, *, at: int = 0) -> None:
+        self.events.append((at, name, number))
+
+    def reject(self, reject: Reject, *, at: int = 0) -> None:
+        self.rejects.append((at, reject))
 
     def blank(self, i: int, name: str) -> None:
         """Leave a passage out, but not whether its document begins or ends with it."""
-        self.count(name, self.passages[i], at=i)
-        self.data[i], self.passages[i], self.val[i] = b"", 0, None
+        assert self.passages is not None
+        self.count(name, int(self.passages[i]), at=i)
+        self.texts.ends[i], self.passages[i], self.val[i] = self.texts.starts[i], 0, AS_BEFORE
 
     def keep(self, count: int) -> None:
         """Keep only the first so many pieces, and what belongs to them or precedes them."""
-        for column in (self.data, self.offsets, self.val, self.begins, self.ends, self.passages):
-            del column[count:]
+        self.texts = self.texts.take(slice(count))
+        for name in ("offsets", "val", "begins", "ends"):
+            setattr(self, name, getattr(self, name)[:count])
+        self.passages = None if self.passages is None else self.passages[:count]
         self.events = [event for event in self.events if event[0] < max(count, 1)]
         self.rejects = [reject for reject in self.rejects if reject[0] < max(count, 1)]
 
     @property
-    def documents(self) -> int:
-        """How many documents begin in it, including those that are empty, bad, filtered or not in the sample."""
-        return sum(self.begins) + sum(number for _, name, number in self.events if name in NOT_WRITTEN)
+    def records(self) -> int:
+        """How many documents or passages begin in it, including those that are empty, bad, filtered or not in the sample."""
+        begun = np.count_nonzero(self.begins) if self.passages is None else self.passages.sum()
+        names = NOT_WRITTEN if self.passages is None else ("passages_rejected", "passages_unsampled")
+        return int(begun) + sum(number for _, name, number in self.events if name in names)

@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from shardmill.documents import utf8
+from shardmill.documents.native import Hashes
 from shardmill.documents.pieces import Pieces, Position
 from shardmill.documents.rejects import Location, Reject
 from shardmill.documents.rules import DOCUMENT_HEAD, TextRules
 from shardmill.errors import InputError
 from shardmill.io.reading import Reader
+from shardmill.tokens.strings import Flags, Numbers, Strings
 
 
 class Broken(Exception):
@@ -19,79 +23,80 @@ class Broken(Exception):
         self.repairable = repairable
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+Text = tuple[bytes, int]
+"""What a record says, and how many characters of it were replaced."""
+
+
+@dataclass(kw_only=True, slots=True)
 class Records:
-    """The documents of one Part that are in the sample, and the location of each."""
+    """The records of one Part → its documents: those that are in the sample, and what is to say of the others.
+
+    Raises InputError for the first bad one, if bad ones are errors.
+    """
 
     rules: TextRules
+    texts: Strings
+    odd: Flags
+    """Which of them only `judge` can tell."""
+    judge: Callable[[int], Text | None]
+    """The index of an odd one → its text; None: it is no record at all. Raises Broken."""
+    filtered: Flags | None = None
+    """Which of them --where does not want."""
+    offsets: Numbers
+    """Where each begins in the Part."""
     location: Callable[[int, int], Location]
     """The index of a record in the Part, and its offset → its location."""
     job_offset: int
     """The byte of the whole input where the Part begins, or would if rows were bytes."""
     first: int | None = None
     """The number of the first record, where each has the next number."""
-    found: Pieces = field(default_factory=Pieces)
-    indexes: list[int] = field(default_factory=list)
+    found: Pieces = field(init=False)
+    indexes: Numbers = field(init=False)
     """Of each document, its index among the records of the Part."""
 
-    def add(self, document: bytes, index: int, offset: int, *, replaced: int = 0) -> None:
-        """One document, in which so many characters were replaced."""
-        wanted = self.rules.wanted
-        if not document:
-            self.found.count("documents_empty")
-        elif wanted is not None and not wanted(document[:DOCUMENT_HEAD]):
-            self.found.count("documents_unsampled")
-        else:
-            if replaced:
-                self.found.count("replaced_characters", replaced)
-            self.found.add(document, offset, None)
-            self.indexes.append(index)
+    def __post_init__(self) -> None:
+        noted, none = Pieces(), np.zeros(len(self.texts), np.bool_)
+        left_out = {"": none.copy(), "documents_filtered": none if self.filtered is None else self.filtered}
+        replaced = self._judge_odd(noted, left_out)
+        out = left_out[""] | left_out["documents_filtered"]
+        left_out["documents_empty"] = (self.texts.starts == self.texts.ends) & ~out
+        if self.rules.wanted is not None:
+            out |= left_out["documents_empty"]
+            left_out["documents_unsampled"] = ~self.rules.wanted.of(self.texts, DOCUMENT_HEAD) & ~out
+        for index, number in replaced.items():
+            if number and not any(mask[index] for mask in left_out.values()):
+                noted.count("replaced_characters", number, at=index)
+        self.found, self.indexes = Pieces.of_documents(self.texts, self.offsets, left_out, noted)
 
-    def add_all(self, documents: list[bytes], offsets: list[int]) -> None:
-        """All documents of the Part, one per record; faster than adding each where none is empty."""
-        if self.rules.wanted is not None or not all(documents):
-            for index, (document, offset) in enumerate(zip(documents, offsets, strict=True)):
-                self.add(document, index, offset)
-            return
-        found, count = self.found, len(documents)
-        found.data, found.offsets, found.val = documents, offsets, [None] * count
-        found.begins, found.ends = [True] * count, [True] * count
-        self.indexes.extend(range(count))
+    def _judge_odd(self, noted: Pieces, left_out: dict[str, Flags]) -> dict[int, int]:
+        """The texts of odd records; returns how many characters of each were replaced."""
+        changed, replaced = dict[int, bytes](), dict[int, int]()
+        for index in np.flatnonzero(self.odd & ~left_out["documents_filtered"]).tolist():
+            try:
+                text = self.judge(index)
+            except Broken as e:
+                refuse(noted, self.location(index, int(self.offsets[index])), self.rules, e, at=index)
+                text = None
+            if text is None:
+                left_out[""][index] = True
+            else:
+                changed[index], replaced[index] = text
+        self.texts = self.texts.replaced(changed)
+        return replaced
 
-    def add_text(self, document: bytes, index: int, offset: int) -> None:
-        """One document, which may not be UTF-8."""
-        try:
-            text, replaced = checked(document, 0, self.rules.on_error == "replace")
-            self.add(text, index, offset, replaced=replaced)
-        except Broken as e:
-            self.refuse(e, index, offset)
-
-    def leave_out(self) -> None:
-        """One record that --where does not want."""
-        self.found.count("documents_filtered")
-
-    def refuse(self, broken: Broken, index: int, offset: int) -> None:
-        """A bad record: an error, or left out, depending on --on-error."""
-        refuse(self.found, self.location(index, offset), self.rules, broken)
-
-    def keys(self, _base: int, _rules: TextRules) -> tuple[list[int], int]:
-        return self._keys(), self.found.documents
-
-    def pieces(self, _base: int, _rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
-        self.found.val = [is_val(key) for key in self._keys()]
-        return self.found
+    def pieces(self, _base: int, rules: TextRules, is_val: Callable[[Hashes], Flags]) -> Pieces:
+        found = self.found
+        found.val[:] = is_val(rules.keys(found.texts, self.job_offset + found.offsets))
+        return found
 
     def place_of(self, piece: int, offset: int) -> str:
-        return str(self.location(self.indexes[piece], offset))
+        return str(self.location(int(self.indexes[piece]), offset))
 
-    def origins(self, found: Pieces) -> list[int]:
+    def origins(self, found: Pieces) -> Numbers:
         if self.first is not None:
-            return [self.first + index for index in self.indexes[: len(found.data)]]
-        return [self.location(index, offset).record for index, offset in zip(self.indexes, found.offsets)]
-
-    def _keys(self) -> list[int]:
-        key, base = self.rules.key, self.job_offset
-        return [key(data[:DOCUMENT_HEAD], base + offset) for data, offset in zip(self.found.data, self.found.offsets)]
+            return self.first + self.indexes[: len(found)]
+        places = zip(self.indexes.tolist(), found.offsets.tolist())
+        return np.array([self.location(index, offset).record for index, offset in places], np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,10 +124,7 @@ class Counted:
             refuse(Pieces(), self.location, rules, Broken(self.complaint, repairable=self.repairable))
         return self
 
-    def keys(self, _base: int, _rules: TextRules) -> tuple[list[int], int]:
-        return [], self.empty + self.filtered + (0 if self.complaint is None else self.rejected)
-
-    def pieces(self, _base: int, rules: TextRules, _is_val: Callable[[int], bool]) -> Pieces:
+    def pieces(self, _base: int, rules: TextRules, _is_val: Callable[[Hashes], Flags]) -> Pieces:
         found = Pieces()
         if self.boms:
             found.count("byte_order_marks", self.boms)
@@ -138,8 +140,8 @@ class Counted:
     def place_of(self, _piece: int, _offset: int) -> str:
         return str(self.location)
 
-    def origins(self, found: Pieces) -> list[int]:
-        return [self.location.record] * len(found.data)
+    def origins(self, found: Pieces) -> Numbers:
+        return np.full(len(found), self.location.record, np.int64)
 
 
 def lost(file: int, location: Location, unit: str, why: object) -> Counted:
@@ -170,11 +172,13 @@ def checked(text: bytes, done: int, replace: bool) -> tuple[bytes, int]:
     return utf8.replaced(text)
 
 
-def refuse(found: Pieces, location: Location, rules: TextRules, broken: Broken, *, records: int = 1) -> None:
+def refuse(
+    found: Pieces, location: Location, rules: TextRules, broken: Broken, *, records: int = 1, at: int = 0
+) -> None:
     """A bad record: an error, or counted and left out, depending on --on-error. In a job with a limit, the error waits."""
     if rules.on_error == "skip":
-        found.reject(Reject(location=location, reason=str(broken), records=records))
-        found.count("documents_rejected", records)
+        found.reject(Reject(location=location, reason=str(broken), records=records), at=at)
+        found.count("documents_rejected", records, at=at)
         return
     replace = ", or --on-error replace to replace such characters with U+FFFD" if broken.repairable else ""
     error = InputError(
@@ -182,4 +186,4 @@ def refuse(found: Pieces, location: Location, rules: TextRules, broken: Broken, 
     )
     if not rules.limited:
         raise error
-    found.error = found.error or (len(found.data), error)
+    found.error = found.error or (at, error)

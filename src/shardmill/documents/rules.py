@@ -1,11 +1,17 @@
 """How text becomes documents, and documents Parts: the settings of all readers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from shardmill.documents import native
+from shardmill.documents.native import Hashes
 from shardmill.documents.where import Where
 from shardmill.spec import InputFormat, OnError
 from shardmill.tokens.cuts import Cuts
+from shardmill.tokens.strings import Flags, Numbers, Strings
 
 BOM = b"\xef\xbb\xbf"
 # All of the first Part is checked against the reference tokenizer, which is slow: it is kept small.
@@ -21,8 +27,22 @@ MAX_RECORDS = 8 << 10
 HELD_BYTES = 4 << 20
 _LEAST_WEIGHT = 64
 
-Key = Callable[[bytes, int], int]
-"""The beginning of a document or passage, and its byte offset in the whole input → the key that decides its split."""
+_ALL = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Which documents or passages are in a sample: those with the lowest hashes of their beginnings."""
+
+    limit: int
+    seed: int
+
+    def __call__(self, head: bytes) -> bool:
+        return xxh3_64_intdigest(head, seed=self.seed) < self.limit
+
+    def of(self, texts: Strings, most: int) -> Flags:
+        """Which of many are, by so many of their first bytes."""
+        return native.hashes(texts, most, self.seed) < self.limit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +62,8 @@ class TextRules:
     """How text becomes documents, and documents Parts. block_bytes, max_window, max_held and spool do not change the result."""
 
     cuts: Cuts
-    key: Key
+    seed: int | None
+    """Of the hash that decides the split; None: the offset in the input does."""
     separator: bytes | None
     passage_bytes: int | None
     """Split running text by passages of about this size; None: split by whole documents."""
@@ -53,8 +74,7 @@ class TextRules:
     max_run_bytes: int
     block_bytes: int
     on_error: OnError = "stop"
-    wanted: Callable[[bytes], bool] | None = None
-    """The beginning of a document or passage → whether it is in the sample."""
+    wanted: Sample | None = None
     where: Where | None = None
     """The filter on the fields of a record."""
     limited: bool = False
@@ -70,10 +90,25 @@ class TextRules:
     spool: str | None = None
     """A folder for the replay buffer of pipes and compressed files; None: the system's folder for temporary files."""
 
+    def key(self, head: bytes, offset: int) -> int:
+        """What decides the split of a document or passage: its beginning, or its byte offset in the whole input."""
+        return offset if self.seed is None else content_key(head, self.seed)
+
+    def keys(self, documents: Strings, offsets: Numbers) -> Hashes:
+        """The keys of many documents."""
+        if self.seed is None:
+            return offsets.astype(np.uint64)
+        return native.hashes(documents, DOCUMENT_HEAD, self.seed & _ALL)
+
     @property
     def selects(self) -> bool:
         """Whether good documents are left out."""
         return self.wanted is not None or self.where is not None
+
+
+def content_key(head: bytes, seed: int) -> int:
+    """A 64-bit hash of the start of a document: equal documents get the same split, wherever they are."""
+    return xxh3_64_intdigest(head, seed=seed & _ALL)
 
 
 def block_bytes(file: int, at: int, rules: TextRules) -> int:

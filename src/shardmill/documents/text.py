@@ -7,15 +7,15 @@ distance from the last exact cut, which depends on nothing but the content.
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from shardmill.documents import utf8
+from shardmill.documents import native, utf8
+from shardmill.documents.native import Hashes
 from shardmill.documents.passages import BEFORE_BYTES, character_boundary, find_passages
-from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.pieces import AS_BEFORE, Pieces, Position
 from shardmill.documents.records import Counted
 from shardmill.documents.rejects import Location, Reject
 from shardmill.documents.rules import (
@@ -32,6 +32,7 @@ from shardmill.errors import InputError
 from shardmill.io.reading import Reader
 from shardmill.system.names import show
 from shardmill.tokens.cuts import CONTEXT_BYTES
+from shardmill.tokens.strings import Flags, Numbers, Strings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +64,11 @@ class TextPart:
         return self.offset > self.begin
 
     @property
+    def is_whole(self) -> bool:
+        """It is all of a document."""
+        return not (self.starts or self.open or self.dropped or self.continues)
+
+    @property
     def size(self) -> int:
         return weight(len(self.data), self.documents)
 
@@ -86,10 +92,7 @@ class Text:
     part: TextPart
     invalid: bool
 
-    def keys(self, base: int, rules: TextRules) -> tuple[list[int], int]:
-        return keys_and_count(self.part, base, rules)
-
-    def pieces(self, base: int, rules: TextRules, is_val: Callable[[int], bool]) -> Pieces:
+    def pieces(self, base: int, rules: TextRules, is_val: Callable[[Hashes], Flags]) -> Pieces:
         found = pieces_of(self.part, base, rules, is_val, invalid=self.invalid)
         if self.invalid and rules.on_error == "replace":
             _repair(found, rules)
@@ -97,16 +100,50 @@ class Text:
             _end_at_bad_byte(found, self.part, rules)
         return found
 
-    def origins(self, found: Pieces) -> list[int] | npt.NDArray[np.int64]:
+    def origins(self, found: Pieces) -> Numbers:
         part = self.part
         if part.starts:  # passages of one document
-            return [part.begin] * len(found.data)
-        places = part.offset + np.array(found.offsets, np.int64)
-        places[~np.array(found.begins, np.bool_)] = part.begin
-        return places
+            return np.full(len(found), part.begin, np.int64)
+        return np.where(found.begins, part.offset + found.offsets, part.begin)
 
     def place_of(self, _piece: int, offset: int) -> str:
         return f"{show(self.part.path)} byte {self.part.offset + offset:,}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmallFiles:
+    """Many files, each of which is one document: faster at once."""
+
+    parts: tuple[TextPart, ...]
+    texts: Strings
+
+    @staticmethod
+    def of(parts: Sequence[object], rules: TextRules) -> "SmallFiles | None":
+        """None if some need a closer look."""
+        if len(parts) < 2 or rules.separator is not None or rules.limited or rules.seed is None:
+            return None
+        found = tuple(part for part in parts if isinstance(part, TextPart) and part.is_whole)
+        texts = Strings.of([part.data for part in found])
+        if len(found) < len(parts) or native.invalid(texts).any():
+            return None
+        return SmallFiles(parts=found, texts=texts)
+
+    def pieces(self, _base: int, rules: TextRules, is_val: Callable[[Hashes], Flags]) -> Pieces:
+        noted, left_out = Pieces(), dict[str, Flags]()
+        if rules.wanted is not None:
+            left_out["documents_unsampled"] = ~rules.wanted.of(self.texts, DOCUMENT_HEAD)
+        if marks := sum(part.boms for part in self.parts):
+            noted.count("byte_order_marks", marks)
+        found, numbers = Pieces.of_documents(self.texts, self.texts.starts, left_out, noted)
+        found.offsets, found.val[:] = numbers, is_val(rules.keys(found.texts, numbers))
+        return found
+
+    def origins(self, found: Pieces) -> Numbers:
+        return np.array([self.parts[number].begin for number in found.offsets.tolist()], np.int64)
+
+    def place_of(self, _piece: int, number: int) -> str:
+        part = self.parts[number]
+        return f"{show(part.path)} byte {part.offset:,}"
 
 
 def read_parts(
@@ -126,102 +163,84 @@ def read_parts(
 
 
 def pieces_of(
-    part: TextPart, base: int, rules: TextRules, is_val: Callable[[int], bool], *, invalid: bool = False
+    part: TextPart, base: int, rules: TextRules, is_val: Callable[[Hashes], Flags], *, invalid: bool = False
 ) -> Pieces:
     """The documents of one Part, or its passages, joined with neighbours of the same split."""
     suspect = invalid and rules.on_error == "skip"
-    found = (
-        _pieces_of_passages(part, rules, is_val, suspect=suspect)
-        if part.starts
-        else _pieces_of_documents(part, base, rules, is_val, suspect=suspect)
-    )
-    if part.boms:
-        found.count("byte_order_marks", at=0)
-    if part.forced and found.data:
-        found.count("forced_cuts", at=len(found.data) - 1)
-    return found
-
-
-def keys_and_count(part: TextPart, base: int, rules: TextRules) -> tuple[list[int], int]:
-    """The keys of the documents or passages that begin in this Part and are neither empty nor outside the sample; and how
-    many begin in all. Whether they are UTF-8 does not matter: the split is the same for any --on-error."""
     if part.starts:
-        wanted = rules.wanted
-        passages = zip(part.starts, [*part.starts[1:], len(part.data)], part.keys, strict=True)
-        return [key for a, b, key in passages if wanted is None or wanted(part.data[a:b][:PASSAGE_HEAD])], len(
-            part.keys
-        )
-    keys: list[int] = []
-
-    def note(key: int) -> bool:
-        keys.append(key)
-        return False
-
-    return keys, _pieces_of_documents(part, base, rules, note, suspect=False).documents
-
-
-def _pieces_of_passages(part: TextPart, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool) -> Pieces:
-    val = [is_val(key) for key in part.keys]
-    apart = rules.limited or rules.wanted is not None or rules.on_error == "skip"
-    turns = [0, *(i for i in range(1, len(val)) if apart or val[i] != val[i - 1])]
-    offsets = [part.starts[i] for i in turns]
-    count = len(turns)
-    found = Pieces(
-        data=[part.data[a:b] for a, b in zip(offsets, [*offsets[1:], len(part.data)], strict=True)],
-        offsets=offsets,
-        val=[val[i] for i in turns],
-        begins=[not part.continues] + [False] * (count - 1),
-        ends=[False] * (count - 1) + [not part.open],
-        passages=[b - a for a, b in zip(turns, [*turns[1:], len(val)], strict=True)],
-    )
-    if suspect or rules.wanted is not None:
-        for i, data in enumerate(found.data):
-            if rules.wanted is not None and not rules.wanted(data[:PASSAGE_HEAD]):
-                found.blank(i, "passages_unsampled")
-            elif suspect and not utf8.is_valid(data):
-                found.reject(_reject(part, data, offsets[i]), at=i)
-                found.blank(i, "passages_rejected")
+        found = _pieces_of_passages(part, rules, is_val, suspect=suspect)
+    else:
+        found = _pieces_of_documents(part, rules, suspect=suspect)
+        begun = found.texts.take(found.begins)
+        keys = np.array(part.keys, np.uint64) if part.open else rules.keys(begun, base + part.offset + begun.starts)
+        found.val[found.begins] = is_val(keys[: len(begun)])
+    if part.boms:
+        found.count("byte_order_marks")
+    if part.forced and len(found):
+        found.count("forced_cuts", at=len(found) - 1)
     return found
 
 
-def _pieces_of_documents(
-    part: TextPart, base: int, rules: TextRules, is_val: Callable[[int], bool], *, suspect: bool
+def _pieces_of_passages(
+    part: TextPart, rules: TextRules, is_val: Callable[[Hashes], Flags], *, suspect: bool
 ) -> Pieces:
-    found = Pieces()
-    job_offset, key, wanted = base + part.offset, rules.key, rules.wanted
-    for i, (text, offset) in enumerate(_documents(part, rules.separator)):
-        # Only the first can continue a document, and only the last can stay open; an open Part is one piece.
-        continues = i == 0 and part.continues
-        if i == 0 and part.dropped:
-            found.count("documents_unsampled", int(not continues))
-        elif continues:
-            found.add(text, offset, None, begins=False, ends=not part.open)
-        elif not text:
-            found.count("documents_empty")
-        elif part.open:
-            found.add(text, offset, is_val(part.keys[0]), ends=False)
-        elif wanted is not None and not wanted(text[:DOCUMENT_HEAD]):
-            found.count("documents_unsampled")
-        elif suspect and not utf8.is_valid(text):
-            found.reject(_reject(part, text, offset))
-            found.count("documents_rejected")
-        else:
-            found.add(text, offset, is_val(key(text[:DOCUMENT_HEAD], job_offset + offset)))
+    starts, keys = np.array(part.starts, np.int64), np.array(part.keys, np.uint64)
+    texts = Strings(np.frombuffer(part.data, np.uint8), starts, np.append(starts[1:], len(part.data)))
+    wanted = np.ones(len(keys), np.bool_) if rules.wanted is None else rules.wanted.of(texts, PASSAGE_HEAD)
+    val = np.full(len(keys), AS_BEFORE, np.int8)
+    val[wanted] = is_val(keys[wanted])
+    apart = rules.limited or rules.wanted is not None or rules.on_error == "skip"
+    turns = np.arange(len(keys)) if apart else np.append(0, np.flatnonzero(np.diff(val)) + 1)
+    following = np.append(turns[1:], len(keys))
+    texts = Strings(texts.data, starts[turns], texts.ends[following - 1])
+    begins, ends = np.zeros(len(turns), np.bool_), np.zeros(len(turns), np.bool_)
+    begins[0], ends[-1] = not part.continues, not part.open
+    sizes = following - turns
+    found = Pieces(texts=texts, offsets=texts.starts, val=val[turns], begins=begins, ends=ends, passages=sizes)
+    for i in np.flatnonzero(~wanted).tolist():
+        found.blank(i, "passages_unsampled")
+    for i in np.flatnonzero(native.invalid(texts)).tolist() if suspect else ():
+        found.reject(_reject(part, texts[i], int(texts.starts[i])), at=i)
+        found.blank(i, "passages_rejected")
     return found
 
 
-def _documents(part: TextPart, separator: bytes | None) -> list[tuple[bytes, int]]:
-    """The documents of a Part and their offsets; after the last separator there is one only if there is text."""
+def _pieces_of_documents(part: TextPart, rules: TextRules, *, suspect: bool) -> Pieces:
+    """Without their splits. Only the first can continue a document, and only an open Part, which is one piece, stays open."""
+    texts, noted = _documents(part, rules.separator), Pieces()
+    empty = texts.starts == texts.ends
+    unsampled, bad = np.zeros(len(texts), np.bool_), np.zeros(len(texts), np.bool_)
+    if rules.wanted is not None:
+        unsampled = ~rules.wanted.of(texts, DOCUMENT_HEAD) & ~empty
+    if suspect:
+        bad = native.invalid(texts) & ~empty & ~unsampled
+    if part.continues or part.dropped or part.open:
+        empty[:1] = bad[:1] = False
+        unsampled[:1] = part.dropped
+    for i in np.flatnonzero(bad).tolist():
+        noted.reject(_reject(part, texts[i], int(texts.starts[i])), at=i)
+    counted = np.zeros(len(texts), np.bool_)  # where it began
+    counted[:1] = part.dropped and part.continues
+    unsampled &= ~counted
+    left_out = {"documents_empty": empty, "documents_unsampled": unsampled, "documents_rejected": bad, "": counted}
+    found, _ = Pieces.of_documents(texts, texts.starts, left_out, noted)
+    if part.continues and not part.dropped:
+        found.begins[:1], found.val[:1] = False, AS_BEFORE
+    if part.open:
+        found.ends[:1] = False
+    return found
+
+
+def _documents(part: TextPart, separator: bytes | None) -> Strings:
+    """The documents of a Part; after the last separator there is one only if there is text."""
+    data = np.frombuffer(part.data, np.uint8)
     if separator is None or part.open:
-        return [(part.data, 0)]
-    texts = part.data.split(separator)
-    if not texts[-1]:
-        texts.pop()
-    documents, offset = [], 0
-    for text in texts:
-        documents.append((text, offset))
-        offset += len(text) + len(separator)
-    return documents
+        return Strings(data, np.zeros(1, np.int64), np.full(1, len(data)))
+    found = native.separators(data, separator, part.documents + 1)
+    assert len(found) <= part.documents
+    starts, ends = np.append(0, found + len(separator)), np.append(found, len(data))
+    there = len(starts) - (starts[-1] == len(data))
+    return Strings(data, starts[:there], ends[:there])
 
 
 def _reject(part: TextPart, data: bytes, offset: int) -> Reject:
@@ -230,25 +249,28 @@ def _reject(part: TextPart, data: bytes, offset: int) -> Reject:
 
 def _repair(pieces: Pieces, rules: TextRules) -> None:
     """Replace what is not UTF-8 with U+FFFD."""
-    for i, data in enumerate(pieces.data):
-        pieces.data[i], count = utf8.replaced(data)
-        if count:
-            pieces.count("replaced_characters", count, at=i)
-            if rules.limited:
-                pieces.replaced[i] = utf8.replaced_at(data)
+    changed = {}
+    for i in np.flatnonzero(native.invalid(pieces.texts)).tolist():
+        data = pieces.texts[i]
+        changed[i], count = utf8.replaced(data)
+        pieces.count("replaced_characters", count, at=i)
+        if rules.limited:
+            pieces.replaced[i] = utf8.replaced_at(data)
+    pieces.texts = pieces.texts.replaced(changed)
 
 
 def _end_at_bad_byte(pieces: Pieces, part: TextPart, rules: TextRules) -> None:
     """Raise for the first piece that is not UTF-8; in a job with a limit, keep what precedes it, up to an exact cut."""
-    for i, data in enumerate(pieces.data):
-        if not utf8.is_valid(data):
-            error = utf8.refusal(part.path, part.offset + pieces.offsets[i], data)
-            if not rules.limited:
-                raise error
-            pieces.keep(i + 1)
-            pieces.data[i], pieces.ends[i] = data[: rules.cuts.nearest(data, utf8.valid_bytes(data)) or 0], False
-            pieces.error = i + 1, error
-            return
+    for i in np.flatnonzero(native.invalid(pieces.texts)).tolist():
+        data = pieces.texts[i]
+        error = utf8.refusal(part.path, part.offset + int(pieces.offsets[i]), data)
+        if not rules.limited:
+            raise error
+        pieces.keep(i + 1)
+        good = rules.cuts.nearest(data, utf8.valid_bytes(data)) or 0
+        pieces.texts.ends[i], pieces.ends[i] = pieces.texts.starts[i] + good, False
+        pieces.error = i + 1, error
+        return
 
 
 def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[TextPart | Counted]:

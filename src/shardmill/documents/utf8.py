@@ -3,28 +3,19 @@
 import codecs
 import itertools
 
-import numpy as np
-import pyarrow as pa
-
+from shardmill.documents import native
 from shardmill.errors import ContentError, InputError
 from shardmill.io.reading import Reader
 from shardmill.system.names import show
+from shardmill.tokens.strings import Strings
 
 _WINDOW = 256 << 10
-_SMALL = 16 << 10  # below, building the Arrow array costs more than decoding
 _REPLACEMENT = "\ufffd".encode()
 
 
 def is_valid(data: bytes) -> bool:
-    """Whether all of data is UTF-8. Arrow's check runs at memory speed on ASCII and releases the GIL."""
-    if len(data) < _SMALL:
-        return _error(data) is None
-    offsets = pa.py_buffer(np.array([0, len(data)], np.int32))
-    try:
-        pa.StringArray.from_buffers(1, offsets, pa.py_buffer(data)).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+    """Whether all of data is UTF-8."""
+    return not native.invalid(Strings.of([data]))[0]
 
 
 def refuse_other_encodings(path: str, head: bytes) -> None:

@@ -8,13 +8,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
+from shardmill.documents import native
 from shardmill.documents.long_values import ValuePart, long_parts, plain
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Broken, Counted, Records, damage_of, lost
+from shardmill.documents.records import Broken, Counted, Records, checked, damage_of, lost
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, growing
 from shardmill.documents.where import Untyped, Where, field_name
 from shardmill.io.reading import Reader
+from shardmill.tokens.strings import Strings
 
 _LONGEST_HEADER = 64 << 10
 _BLANK_LINES = re.compile(rb"[\r\n]*")
@@ -55,19 +59,27 @@ class WarcPart:
         return len(self.data)
 
     def checked(self, rules: TextRules) -> Records:
-        found = Records(
+        spans = np.array([(record.begin, record.end, record.at) for record in self.records], np.int64)
+        begins, ends, offsets = spans.T
+        no_text = np.array([not record.is_text for record in self.records])
+        texts = Strings(np.frombuffer(self.data, np.uint8), begins, np.where(no_text, begins, ends))
+
+        def judge(index: int) -> tuple[bytes, int] | None:
+            record = self.records[index]
+            if record.complaint is not None:
+                raise Broken(record.complaint)
+            return checked(texts[index], 0, rules.on_error == "replace") if record.is_text else None
+
+        return Records(
             rules=rules,
+            texts=texts,
+            odd=native.invalid(texts) | no_text,
+            judge=judge,
+            filtered=np.array([record.filtered for record in self.records]),
+            offsets=offsets,
             location=lambda _, offset: Location(path=self.path, byte=self.offset + offset),
             job_offset=self.job_offset,
         )
-        for index, record in enumerate(self.records):
-            if record.filtered:
-                found.leave_out()
-            elif record.complaint is not None:
-                found.refuse(Broken(record.complaint), index, record.at)
-            elif record.is_text:
-                found.add_text(self.data[record.begin : record.end], index, record.at)
-        return found
 
 
 def read_parts(

@@ -1,6 +1,7 @@
 """One Block of text → its tokens, by split: what a worker does."""
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,36 +9,42 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.documents.pieces import NOT_WRITTEN, Pieces, Position
+from shardmill.documents.pieces import AS_BEFORE, NOT_WRITTEN, VAL, Pieces, Position, Sides
 from shardmill.documents.rejects import Reject
+from shardmill.documents.text import SmallFiles
 from shardmill.errors import ShardmillError
 from shardmill.job.job import Job
-from shardmill.job.plan import Block, Checked, Part
+from shardmill.job.plan import Block, Checked
 from shardmill.job.split import Splitter
 from shardmill.record.manifest import Counts
 from shardmill.tokens.encoder import Encoder
-from shardmill.tokens.model import Ids
+from shardmill.tokens.layout import Tokens, lay_out
+from shardmill.tokens.model import Ids, TokenCounts
+from shardmill.tokens.strings import Flags, Numbers
 
-Tokens = npt.NDArray[np.unsignedinteger[npt.NBitBase]]
 _COUNTED = tuple(field.name for field in dataclasses.fields(Counts))
+Places = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """The pieces of one Block, column by column, in the order in which their tokens stand, and where those end."""
+
+    token_ends: Numbers
+    text_bytes: Numbers
+    val: Sides
+    ends: Flags
+    """Whether the piece ends a document that has text."""
+    places: Places
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """The pieces of one Block, column by column (see Pieces), and where the tokens of each end."""
+    """What truncating a Block needs to know of its pieces; not their text."""
 
-    token_ends: npt.NDArray[np.int64]
-    text_bytes: list[int]
+    written: Written
+    pieces: Pieces
     files: list[int]
-    val: list[bool | None]
-    begins: list[bool]
-    ends: list[bool]
-    """Whether the piece ends a document that has text."""
-    passages: list[int | None]
-    events: list[tuple[int, str, int]]
-    rejects: list[tuple[int, Reject]]
-    replaced: dict[int, list[int]]
-    places: npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +57,8 @@ class Run:
 
     val: bool | None
     tokens: Tokens
-    ends: npt.NDArray[np.int64]
-    places: npt.NDArray[np.uint64]
+    ends: Numbers
+    places: Places
     text_bytes: int
 
 
@@ -82,31 +89,34 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
     began = time.thread_time()
     found: list[Pieces] = []
     for part, good in zip(block.parts, checked):
-        found.append(pieces := good.pieces(job.files.base(part.file), job.rules, splitter.is_val))
-        if pieces.error is not None:
-            at, error = pieces.error
-            pieces.keep(at)
+        found.append(of_part := good.pieces(job.files.base(part.file), job.rules, splitter.is_val))
+        if of_part.error is not None:
+            at, error = of_part.error
+            of_part.keep(at)
             break
-    data = [piece for pieces in found for piece in pieces.data]
-    begins = [flag for pieces in found for flag in pieces.begins]
-    ids, sizes = encoder.encode(data, begins)
+    pieces = Pieces.joined(found)
+    encoded = encoder.encode(pieces.texts, pieces.begins)
     seconds, where = time.thread_time() - began, lambda number: _location(checked, found, number)
-    checked_bytes = job.checker.check(block.index, data, begins, (ids, sizes), where, seconds)
-    places = _places(job, block.parts, checked, found)
+    checked_bytes = job.checker.check(block.index, pieces.texts, pieces.begins, encoded, where, seconds)
+    places, files = _places(job, block, checked, found), [part.file for part in block.parts]
 
     def settled(had_text: bool) -> tuple[Milled, bool]:
         """The result, given whether the document that continues here had text before; and whether that mattered."""
-        eot, closes, has_text, unsure = _eot_and_ends(job, found, had_text=had_text)
-        tokens, token_ends = _with_eot(job, eot, ids, sizes)
-        trace = _trace(block, found, token_ends, closes, places)
+        eot, closes, has_text, unsure = _eot_and_ends(job, pieces, had_text=had_text)
+        tokens, written = _laid_out(job, pieces, encoded, eot, closes, places)
+        trace = None
+        if job.rules.limited:
+            without_text = dataclasses.replace(pieces, texts=Pieces().texts)
+            of_each = [file for file, each in zip(files, found) for _ in range(len(each))]
+            trace = Trace(written=written, pieces=without_text, files=of_each)
         milled = Milled(
             index=block.index,
-            runs=runs_of(trace, tokens),
-            counts=count(trace, block.input_bytes),
+            runs=runs_of(written, tokens),
+            counts=count(pieces, block.input_bytes),
             checked_bytes=checked_bytes,
             after=block.after,
-            rejects=tuple(reject for _, reject in trace.rejects),
-            trace=trace if job.rules.limited else None,
+            rejects=tuple(reject for _, reject in pieces.rejects),
+            trace=trace,
             error=error,
             has_text=has_text,
         )
@@ -118,6 +128,9 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
 
 def _checked(job: Job, block: Block) -> tuple[list[Checked], ShardmillError | None]:
     """The Parts in reading order, so that the first bad record is the one reported; with a limit, those before the error."""
+    small = None if job.writes.needs_places else SmallFiles.of(block.parts, job.rules)
+    if small is not None:
+        return [small], None
     checked: list[Checked] = []
     try:
         for part in block.parts:
@@ -129,135 +142,105 @@ def _checked(job: Job, block: Block) -> tuple[list[Checked], ShardmillError | No
     return checked, None
 
 
-def _places(job: Job, parts: tuple[Part, ...], checked: list[Checked], found: list[Pieces]) -> npt.NDArray[np.uint64]:
+def _places(job: Job, block: Block, checked: list[Checked], found: list[Pieces]) -> Places:
     """For each piece, the file and the byte or record where its document starts; zeros if the output has no use for it."""
-    places = np.zeros((sum(len(pieces.data) for pieces in found), 2), np.uint64)
+    places = np.zeros((sum(map(len, found)), 2), np.uint64)
     at = 0
-    for part, good, pieces in zip(parts, checked, found) if job.writes.needs_places else ():
-        until = at + len(pieces.data)
+    for part, good, pieces in zip(block.parts, checked, found) if job.writes.needs_places else ():
+        until = at + len(pieces)
         places[at:until, 0] = part.file
         places[at:until, 1] = good.origins(pieces)
         at = until
     return places
 
 
-def runs_of(trace: Trace, tokens: Tokens) -> list[Run]:
-    """The tokens of a Block, cut where the split changes."""
-    val, ends, places = trace.val, trace.token_ends, trace.places
-    document_ends = np.array(trace.ends, np.bool_)
-    turns = [0, *(i for i in range(1, len(val)) if val[i] is not val[i - 1])] if val else []
-    runs = []
-    for first, after in zip(turns, [*turns[1:], len(val)], strict=True) if val else ():
-        start, stop = int(ends[first - 1]) if first else 0, int(ends[after - 1])
-        ended = document_ends[first:after]
-        inside = ends[first:after][ended] - start
-        runs.append(
-            Run(
-                val=val[first],
-                tokens=tokens[start:stop],
-                ends=inside,
-                places=places[first:after][ended],
-                text_bytes=sum(trace.text_bytes[first:after]),
-            )
-        )
-    return runs
-
-
-def _eot_and_ends(job: Job, found: list[Pieces], *, had_text: bool) -> tuple[list[bool], list[bool], bool | None, bool]:
+def _eot_and_ends(job: Job, pieces: Pieces, *, had_text: bool) -> tuple[Flags, Flags, bool | None, bool]:
     """Which pieces get an end-of-text token; which end a document; whether the document that stays open has text (None:
     unchanged); and whether had_text, of the document that continues here, mattered.
 
     Only a document with text counts: passages that were left out have none.
     """
     after = job.eot_side == "after"
-    closes = [flag for pieces in found for flag in pieces.ends]
-    begun = [flag for pieces in found for flag in pieces.begins]
     leaves_out = job.rules.wanted is not None or job.rules.on_error == "skip"
-    if not leaves_out or not any(pieces.passages for pieces in found):
-        return (closes if after else begun), closes, True if closes else None, False
+    if not leaves_out or pieces.passages is None:
+        return (pieces.ends if after else pieces.begins), pieces.ends, True if len(pieces) else None, False
     has_text: bool | None = None
-    unsure, at = False, 0
-    for pieces in found:
-        for data, begins, ends in zip(pieces.data, pieces.begins, pieces.ends, strict=True):
-            has_text = False if begins else has_text
-            before = had_text if has_text is None else has_text
-            unsure |= has_text is None and (ends or bool(data))
-            begun[at], closes[at] = bool(data) and not before, ends and (before or bool(data))
-            has_text = True if data else has_text
-            at += 1
+    unsure, begun, closes = False, pieces.begins.copy(), pieces.ends.copy()
+    columns = (pieces.texts.sizes > 0).tolist(), pieces.begins.tolist(), pieces.ends.tolist()
+    for at, (text, begins, ends) in enumerate(zip(*columns, strict=True)):
+        has_text = False if begins else has_text
+        before = had_text if has_text is None else has_text
+        unsure |= has_text is None and (ends or text)
+        begun[at], closes[at] = text and not before, ends and (before or text)
+        has_text = True if text else has_text
     return (closes if after else begun), closes, has_text, unsure
 
 
-def _with_eot(
-    job: Job, eot: list[bool], ids: Ids, sizes: npt.NDArray[np.int64]
-) -> tuple[Tokens, npt.NDArray[np.int64]]:
-    """The ids of a Block with end-of-text tokens, in the type of the output, and where each piece ends."""
-    if job.eot_id is None:
-        return ids.astype(job.writes.dtype, copy=False), np.cumsum(sizes)
-    after, marked = job.eot_side == "after", np.array(eot, np.bool_)
-    ends = np.cumsum(sizes + marked)
-    places = ends[marked] - 1 if after else (ends - sizes - 1)[marked]
-    tokens = np.empty(int(ends[-1]) if len(ends) else 0, job.writes.dtype)
-    is_text = np.ones(len(tokens), np.bool_)
-    is_text[places] = False
-    tokens[places] = job.eot_id
-    tokens[is_text] = ids
-    return tokens, ends
+def _laid_out(
+    job: Job, pieces: Pieces, encoded: tuple[Ids, TokenCounts], eot: Flags, closes: Flags, places: Places
+) -> tuple[Tokens, Written]:
+    """The tokens of a Block as they are written, train before val where documents are whole and there is no limit."""
+    eot = eot if job.eot_id is not None else np.zeros(len(pieces), np.bool_)
+    sizes, text_bytes, val = encoded[1] + eot, pieces.texts.sizes, pieces.val
+    whole = pieces.passages is None and pieces.begins.all() and pieces.ends.all()
+    starts, ends = None, np.cumsum(sizes)
+    if val.any() and whole and not job.rules.limited:
+        order = np.argsort(val, kind="stable")
+        ends = np.cumsum(sizes[order])
+        starts = np.empty(len(pieces), np.int64)
+        starts[order] = ends - sizes[order]
+        text_bytes, val, places = text_bytes[order], val[order], places[order]
+    if job.eot_id is None and starts is None:
+        tokens: Tokens = encoded[0].astype(job.writes.dtype, copy=False)
+    else:
+        starts = ends - sizes if starts is None else starts
+        before = job.eot_side == "before"
+        tokens = lay_out(encoded, eot, starts, job.eot_id or 0, job.writes.dtype, before=before)
+    return tokens, Written(token_ends=ends, text_bytes=text_bytes, val=val, ends=closes, places=places)
 
 
-def _trace(
-    block: Block,
-    found: list[Pieces],
-    token_ends: npt.NDArray[np.int64],
-    closes: list[bool],
-    places: npt.NDArray[np.uint64],
-) -> Trace:
-    """All pieces of a Block in one sequence."""
-    events: list[tuple[int, str, int]] = []
-    rejects: list[tuple[int, Reject]] = []
-    replaced: dict[int, list[int]] = {}
-    first = 0
-    for pieces in found:
-        events += [(first + at, name, number) for at, name, number in pieces.events]
-        rejects += [(first + at, reject) for at, reject in pieces.rejects]
-        replaced |= {first + at: inside for at, inside in pieces.replaced.items()}
-        first += len(pieces.data)
-    return Trace(
-        token_ends=token_ends,
-        text_bytes=[len(data) for pieces in found for data in pieces.data],
-        files=[part.file for part, pieces in zip(block.parts, found) for _ in pieces.data],
-        val=[val for pieces in found for val in pieces.val],
-        begins=[flag for pieces in found for flag in pieces.begins],
-        ends=closes,
-        passages=[pieces.passages[i] if pieces.passages else None for pieces in found for i in range(len(pieces.data))],
-        events=events,
-        rejects=rejects,
-        replaced=replaced,
-        places=places,
-    )
+def runs_of(written: Written, tokens: Tokens) -> list[Run]:
+    """The tokens of a Block, cut where the split changes."""
+    val, ends = written.val, written.token_ends
+    turns = [0, *(np.flatnonzero(np.diff(val)) + 1).tolist(), len(val)] if len(val) else []
+    runs = []
+    for first, after in itertools.pairwise(turns):
+        start, stop = int(ends[first - 1]) if first else 0, int(ends[after - 1])
+        ended = np.flatnonzero(written.ends[first:after]) + first
+        runs.append(
+            Run(
+                val=None if val[first] == AS_BEFORE else bool(val[first]),
+                tokens=tokens[start:stop],
+                ends=ends[ended] - start,
+                places=written.places[ended],
+                text_bytes=int(written.text_bytes[first:after].sum()),
+            )
+        )
+    return runs
 
 
-def count(trace: Trace, input_bytes: int, pieces: int | None = None) -> Counts:
+def count(pieces: Pieces, input_bytes: int, until: int | None = None) -> Counts:
     """The Counts of a Block, or of its first pieces and what comes before them."""
-    last = len(trace.val) if pieces is None else pieces - 1
+    last = len(pieces.val) if until is None else until - 1
     counts = dict.fromkeys(_COUNTED, 0)
-    for at, name, number in trace.events:
+    for at, name, number in pieces.events:
         if at <= last:
             counts[name] += number
-    for val, begins, passages in zip(trace.val[:pieces], trace.begins, trace.passages):
-        counts["documents"] += begins
-        if passages is None:
-            counts["documents_val"] += begins and val is True
-        else:
-            counts["passages"] += passages
-            counts["passages_val"] += passages if val else 0
-    counts["documents"] += sum(counts[name] for name in NOT_WRITTEN)
+    begins, is_val = pieces.begins[:until], pieces.val[:until] == VAL
+    whole = begins & is_val
+    if pieces.passages is not None:
+        passages = pieces.passages[:until]
+        whole &= passages == 0
+        counts["passages"] += int(passages.sum())
+        counts["passages_val"] += int(passages[is_val].sum())
+    counts["documents_val"] += int(np.count_nonzero(whole))
+    counts["documents"] += int(np.count_nonzero(begins)) + sum(counts[name] for name in NOT_WRITTEN)
     return Counts(**{**counts, "input_bytes": input_bytes})
 
 
 def _location(checked: list[Checked], found: list[Pieces], number: int) -> str:
     for part, pieces in zip(checked, found):
-        if number < len(pieces.data):
-            return part.place_of(number, pieces.offsets[number])
-        number -= len(pieces.data)
+        if number < len(pieces):
+            return part.place_of(number, int(pieces.offsets[number]))
+        number -= len(pieces)
     raise AssertionError("no such piece")

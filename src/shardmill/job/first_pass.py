@@ -10,8 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from shardmill.documents import detect, passages
+from shardmill.documents.native import Hashes
 from shardmill.documents.pieces import Position
 from shardmill.documents.rules import BOM, TextRules
+from shardmill.documents.text import SmallFiles
 from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.reading import Reader, ahead, open_input
@@ -19,6 +21,7 @@ from shardmill.job import plan, split
 from shardmill.job.plan import Block
 from shardmill.job.split import Lowest
 from shardmill.spec import WHOLE_FILE_BYTES
+from shardmill.tokens.strings import Flags
 
 Keys = tuple[Position, int, list[int], int]
 """Where the next keys begin, how many bytes were read, the keys, and how many records there are, bad ones included."""
@@ -148,9 +151,17 @@ def _survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Ke
 
 def _parse(files: InputFiles, rules: TextRules, start: Position, workers: int) -> Iterator[Keys]:
     def keys(block: Block) -> Keys:
-        found = [part.checked(rules).keys(files.base(part.file), rules) for part in block.parts]
-        records = sum(records for _, records in found)
-        return block.after, block.input_bytes, [key for keys, _ in found for key in keys], records
+        noted: list[Hashes] = []
+
+        def note(keys: Hashes) -> Flags:
+            noted.append(keys)
+            return keys < 0
+
+        small = SmallFiles.of(block.parts, rules)
+        checked = [part.checked(rules) for part in block.parts] if small is None else [small]
+        pieces = [each.pieces(files.base(part.file), rules, note) for part, each in zip(block.parts, checked)]
+        found = [key for keys in noted for key in keys.tolist()]
+        return block.after, block.input_bytes, found, sum(each.records for each in pieces)
 
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Keys]] = deque()

@@ -128,7 +128,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     eot_id = None if eot_side == "none" else end_of_text(tokenizer, spec.eot_token)
     rules = TextRules(
         cuts=tokenizer.cuts,
-        key=(lambda head, _: split.content_key(head, spec.seed)) if mode == "hash" else (lambda _, offset: offset),
+        seed=spec.seed if mode == "hash" else None,
         separator=separator,
         passage_bytes=split.passage_bytes(spec.passage_bytes, likely) if fraction else None,
         border=_border(mode, fraction, files, probe) if fraction else None,

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from shardmill.documents import delimited, detect, jsonl, text, utf8, warc
 from shardmill.documents.columnar import columns
+from shardmill.documents.native import Hashes
 from shardmill.documents.pieces import BEGINNING, Pieces, Position
 from shardmill.documents.records import Counted
 from shardmill.documents.rejects import Location
@@ -25,6 +23,7 @@ from shardmill.io.reading import InputFile, InputReader, Reader, open_input, rea
 from shardmill.io.spool import IN_MEMORY
 from shardmill.spec import WHOLE_FILE_BYTES, InputFormat
 from shardmill.system.names import show
+from shardmill.tokens.strings import Flags, Numbers
 
 _MAX_PARTS = 4096
 _PROBED_FILES = 32
@@ -34,16 +33,13 @@ _SMALL_BYTES = FIRST_PART_BYTES
 class Checked(Protocol):
     """A Part whose bad records, if any, are known."""
 
-    def keys(self, base: int, rules: TextRules, /) -> tuple[list[int], int]:
-        """The split keys of the documents or passages that start in it and will be written; and how many start in it,
-        including empty and bad ones."""
-
-    def pieces(self, base: int, rules: TextRules, is_val: Callable[[int], bool], /) -> Pieces: ...
+    def pieces(self, base: int, rules: TextRules, is_val: Callable[[Hashes], Flags], /) -> Pieces:
+        """Asks is_val about the keys of the documents or passages that start in it and will be written."""
 
     def place_of(self, piece: int, offset: int, /) -> str:
         """The location of a piece, for a message."""
 
-    def origins(self, found: Pieces, /) -> list[int] | npt.NDArray[np.int64]:
+    def origins(self, found: Pieces, /) -> Numbers:
         """For each piece, the byte, line or row of the file where its document starts."""
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from shardmill.documents import detect, utf8
 from shardmill.documents.jsonl import LinesPart
-from shardmill.documents.pieces import Position
+from shardmill.documents.pieces import Pieces, Position
 from shardmill.documents.records import Records
 from shardmill.documents.rules import BOM, TextRules
 from shardmill.errors import ContentError, InputError
@@ -92,7 +92,7 @@ def sample(
     whole: a small input is read and encoded as a whole. kept: the share of running text that --sample keeps.
     """
     policy: OnError = "replace" if rules.on_error == "replace" else "skip"
-    rules = dataclasses.replace(rules, on_error=policy, limited=False, key=lambda *_: 0)
+    rules = dataclasses.replace(rules, on_error=policy, limited=False, seed=None)
     deadline = time.monotonic() + seconds
     sampler = _Sampler(rules=rules, measure=measure, deadline=deadline, kept=kept, stop=stop)
     small = files.total_bytes <= SMALL_BYTES and len(files) <= _SMALL_FILES
@@ -243,12 +243,14 @@ class _Sampler:
 
     def _lines(self, data: bytes, path: str, at: int, length: int) -> Span:
         """The part [at, at + length) of whole lines."""
-        part = LinesPart(file=0, path=path, offset=0, line=0, data=data, newline=b"\n", job_offset=0, after=Position())
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+        ends = ends if data.endswith(b"\n") else np.append(ends, len(data))
+        after = Position(record=len(ends))
+        part = LinesPart(file=0, path=path, offset=0, line=0, data=data, newline=b"\n", job_offset=0, after=after)
         found = self._checked(part)
         assert isinstance(found, Records)
-        ends = np.append(np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1, len(data))
         texts, documents = [], 0.0
-        for index, text in zip(found.indexes, found.found.data, strict=True):
+        for index, text in zip(found.indexes.tolist(), found.found.texts, strict=True):
             begin, end = int(ends[index - 1]) if index else 0, int(ends[index])
             low = (max(begin, at) - begin) / (end - begin)
             high = (min(end, at + length) - begin) / (end - begin)
@@ -264,17 +266,17 @@ class _Sampler:
         page = parquet.page_at(reader, self.rules.field, share)
         if page is None:
             return None
-        row, end, texts, documents = page.rows.start, page.rows.stop, [], 0.0
+        row, end, texts, documents = page.rows.start, page.rows.stop, list[bytes](), 0.0
         small = dataclasses.replace(self.rules, block_bytes=_WHOLE_FILE_BYTES)
         for block in plan.blocks(InputFiles([file]), small, Position(offset=1, record=row)):
             for part in block.parts:
                 found = self._checked(part)
-                pieces = found.pieces(0, self.rules, lambda _: False)
-                kept = len(pieces.data)
+                pieces = found.pieces(0, self.rules, lambda keys: keys < 0)
+                kept = len(pieces)
                 if part.after.record > end and isinstance(found, Records):
-                    kept = sum(row + index < end for index in found.indexes)
-                texts += pieces.data[:kept]
-                documents += sum(pieces.begins[:kept])
+                    kept = int(np.count_nonzero(row + found.indexes < end))
+                texts += pieces.texts.take(slice(kept))
+                documents += int(np.count_nonzero(pieces.begins[:kept]))
                 row = part.after.record
                 if row >= end:
                     break
@@ -293,10 +295,9 @@ class _Sampler:
 
     def _texts(self, block: plan.Block) -> tuple[list[bytes], list[bool]]:
         """What is in a Block, and whether a document begins with it; bad records are left out."""
-        found = [self._checked(part).pieces(0, self.rules, lambda _: False) for part in block.parts]
-        return [piece for pieces in found for piece in pieces.data], [
-            flag for pieces in found for flag in pieces.begins
-        ]
+        every = [self._checked(part).pieces(0, self.rules, lambda keys: keys < 0) for part in block.parts]
+        found = Pieces.joined(every)
+        return list(found.texts), found.begins.tolist()
 
     def _span(self, size: float, texts: list[bytes], documents: float, *, limit: int = SAMPLE_BYTES) -> Span:
         text = sum(map(len, texts))

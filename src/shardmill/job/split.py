@@ -1,13 +1,13 @@
 """The content of a document or passage → train or val."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import xxhash
-
+from shardmill.documents.native import Hashes
 from shardmill.documents.pieces import BEGINNING, Position
+from shardmill.documents.rules import Sample
 from shardmill.spec import SplitMode
+from shardmill.tokens.strings import Flags
 
 # With fewer than this expected, chance would decide too much: 40 ± 6 is still close to what was asked for.
 FEW = 40
@@ -23,21 +23,15 @@ class Splitter:
     mode: SplitMode
     limit: int
 
-    def is_val(self, key: int) -> bool:
-        return key >= self.limit if self.mode == "tail" else key < self.limit
+    def is_val(self, keys: Hashes) -> Flags:
+        return keys >= self.limit if self.mode == "tail" else keys < self.limit
 
 
-def content_key(head: bytes, seed: int) -> int:
-    """A 64-bit hash of the start of a document: equal documents get the same split, wherever they are."""
-    return xxhash.xxh3_64_intdigest(head, seed=seed & (_ALL - 1))
-
-
-def sampler(share: float | None, seed: int) -> Callable[[bytes], bool] | None:
-    """Whether a document is in the sample, by a hash of its start that is independent of the split."""
+def sampler(share: float | None, seed: int) -> Sample | None:
+    """Which documents are in the sample, by a hash of their start that is independent of the split."""
     if share is None or share == 1:
         return None
-    limit, own = int(share * _ALL), (seed ^ _SAMPLE_SEED) & (_ALL - 1)
-    return lambda head: xxhash.xxh3_64_intdigest(head, seed=own) < limit
+    return Sample(limit=int(share * _ALL), seed=(seed ^ _SAMPLE_SEED) & (_ALL - 1))
 
 
 def border(mode: SplitMode, val_fraction: float, total_bytes: int) -> int | None:

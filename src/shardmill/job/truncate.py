@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from shardmill.job.block import Milled, Tokens, Trace, count, runs_of
+from shardmill.job.block import Milled, Trace, Written, count, runs_of
 from shardmill.job.job import Job
+from shardmill.tokens.layout import Tokens
 from shardmill.tokens.token_bytes import token_bytes_of
 
 
@@ -39,19 +40,20 @@ class Truncation:
         trace = milled.trace
         if trace is None or self.full:
             return milled
-        total = int(trace.token_ends[-1]) if len(trace.token_ends) else 0
-        tokens, pieces = total, len(trace.token_ends)
+        token_ends = trace.written.token_ends
+        total = int(token_ends[-1]) if len(token_ends) else 0
+        tokens, pieces = total, len(token_ends)
         if self._documents is not None:
-            closed = np.flatnonzero(trace.ends)
+            closed = np.flatnonzero(trace.written.ends)
             if len(closed) >= self._documents:
                 pieces = int(closed[self._documents - 1]) + 1
-                tokens, self.full = int(trace.token_ends[pieces - 1]), True
+                tokens, self.full = int(token_ends[pieces - 1]), True
             else:
                 self._documents -= len(closed)
         if self._tokens is not None:
             if tokens >= self._tokens:
                 tokens, self.full = self._tokens, True
-                pieces = min(pieces, int(np.searchsorted(trace.token_ends, tokens)) + 1)
+                pieces = min(pieces, int(np.searchsorted(token_ends, tokens)) + 1)
             self._tokens -= tokens
         if not self.full:
             self._input_bytes += milled.counts.input_bytes
@@ -62,38 +64,38 @@ class Truncation:
         """input_bytes counts the files before the one with the limit, so that it does not depend on the size of blocks."""
         spent = self._job.files.base(trace.files[pieces - 1]) - self._input_bytes
         written = np.concatenate([run.tokens for run in milled.runs])[:tokens]
-        last = pieces - 1
-        beginning = dataclasses.replace(
-            trace,
-            val=trace.val[:pieces],
-            token_ends=np.append(trace.token_ends[:last], tokens),
-            text_bytes=[*trace.text_bytes[:last], self._bytes_of(trace, last, written)],
-            ends=[*trace.ends[:last], True],  # the document that is cut ends here
-            places=trace.places[:pieces],
+        last, whole = pieces - 1, trace.written
+        beginning = Written(
+            val=whole.val[:pieces],
+            token_ends=np.append(whole.token_ends[:last], tokens),
+            text_bytes=np.append(whole.text_bytes[:last], self._bytes_of(trace, last, written)),
+            ends=np.append(whole.ends[:last], True),  # the document that is cut ends here
+            places=whole.places[:pieces],
         )
-        counts = count(trace, spent, pieces)
+        counts = count(trace.pieces, spent, pieces)
         behind = self._replaced_behind(trace, last, written)
         return dataclasses.replace(
             milled,
             runs=runs_of(beginning, written),
             counts=dataclasses.replace(counts, replaced_characters=counts.replaced_characters - behind),
-            rejects=tuple(reject for at, reject in trace.rejects if at < pieces),
+            rejects=tuple(reject for at, reject in trace.pieces.rejects if at < pieces),
         )
 
     def _bytes_of(self, trace: Trace, piece: int, written: Tokens) -> int:
         """How much text the last piece is, as far as it is written."""
-        if len(written) == trace.token_ends[piece]:
-            return trace.text_bytes[piece]
+        ends = trace.written.token_ends
+        if len(written) == ends[piece]:
+            return int(trace.written.text_bytes[piece])
         known = token_bytes_of(self._job.tokenizer)
-        inside = written[int(trace.token_ends[piece - 1]) if piece else 0 :]
+        inside = written[int(ends[piece - 1]) if piece else 0 :]
         return int(known.sizes[inside].sum()) if known is not None else 0
 
     def _replaced_behind(self, trace: Trace, piece: int, written: Tokens) -> int:
         """How many characters were replaced in the last piece, after the last token that is written."""
-        places = trace.replaced.get(piece, [])
-        if not places or len(written) == trace.token_ends[piece]:
+        places, ends = trace.pieces.replaced.get(piece, []), trace.written.token_ends
+        if not places or len(written) == ends[piece]:
             return 0
-        inside = written[int(trace.token_ends[piece - 1]) if piece else 0 :]
+        inside = written[int(ends[piece - 1]) if piece else 0 :]
         if self._job.eot_side == "before" and inside[0] == self._job.eot_id:
             inside = inside[1:]
         size = len(self._job.engines.reference.decode(inside.tolist()))

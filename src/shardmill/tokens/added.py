@@ -12,6 +12,7 @@ import numpy.typing as npt
 from shardmill.system import compiled
 from shardmill.tokens.model import AddedToken
 from shardmill.tokens.native import VERSION
+from shardmill.tokens.strings import Strings
 
 Spans = npt.NDArray[np.int64]
 """A row for each stretch of ordinary text and each token, in order: its piece, start, end, and id, or TEXT."""
@@ -51,16 +52,15 @@ class Added:
             raise MemoryError("out of memory for the added tokens")
         weakref.finalize(self, library.added_free, self.pointer)
 
-    def split(self, pieces: list[bytes]) -> Spans | None:
+    def split(self, pieces: Strings | Sequence[bytes]) -> Spans | None:
         """The pieces taken apart; None if none of them holds a token, which is found out fast."""
-        count = len(pieces)
-        sizes = np.fromiter(map(len, pieces), np.int64, count)
-        texts = (c_char_p * count)(*pieces)
-        tokens = self._library.added_count(self.pointer, texts, sizes.ctypes, count)
+        texts, count = Strings.of(pieces), len(pieces)
+        pointers, sizes = texts.pointers, texts.sizes
+        tokens = self._library.added_count(self.pointer, pointers.ctypes, sizes.ctypes, count)
         if not tokens:
             return None
         spans = np.empty((2 * tokens + count, 4), np.int64)
-        rows = self._library.added_split(self.pointer, texts, sizes.ctypes, count, spans.ctypes)
+        rows = self._library.added_split(self.pointer, pointers.ctypes, sizes.ctypes, count, spans.ctypes)
         return spans[:rows]
 
     @property

@@ -10,6 +10,7 @@ from shardmill.tokens.added import TEXT, Added
 from shardmill.tokens.model import AddedToken, Ids, Model, TokenCounts
 from shardmill.tokens.native import Native
 from shardmill.tokens.normalize import normalize
+from shardmill.tokens.strings import Strings
 
 Rows = npt.NDArray[np.int64]
 """For each stretch of a piece: the number of the piece, and the id of the added token that it is, or TEXT."""
@@ -23,14 +24,14 @@ class ByteLevel:
         self._nfc = model.nfc
         self._raw = _finder([token for token in model.added if not token.normalized])
         contents = [token.content.encode() for token in model.added if token.normalized]
-        contents = normalize(contents) if model.nfc else contents
+        contents = list(normalize(contents)) if model.nfc else contents
         normalized = zip([token for token in model.added if token.normalized], contents, strict=True)
         self._normalized = _finder([replace(token, content=content.decode()) for token, content in normalized])
         self._dtype = np.uint32 if any(token.id > 0xFFFF for token in model.added) else np.uint16
 
-    def encode(self, pieces: list[bytes], _begins: Sequence[bool]) -> tuple[Ids, TokenCounts]:
+    def encode(self, pieces: Strings | Sequence[bytes], _begins: object = None) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has."""
-        rows, texts = _split(self._raw, None, pieces)
+        rows, texts = _split(self._raw, None, Strings.of(pieces))
         if self._nfc:
             texts = normalize(texts)
         rows, texts = _split(self._normalized, rows, texts)
@@ -58,12 +59,13 @@ def _finder(tokens: list[AddedToken]) -> Added | None:
     return Added(tokens) if any(not token.special for token in tokens) else None
 
 
-def _split(finder: Added | None, rows: Rows | None, texts: list[bytes]) -> tuple[Rows | None, list[bytes]]:
+def _split(finder: Added | None, rows: Rows | None, texts: Strings) -> tuple[Rows | None, Strings]:
     """The rows, with those that are TEXT taken apart further, and the texts that remain. Rows: None: each text is one."""
     found = finder.split(texts) if finder else None
     if found is None:
         return rows, texts
-    parts = [texts[i][start:end] for i, start, end, number in found.tolist() if number == TEXT]
+    numbers, starts, ends, _ = found[found[:, 3] == TEXT].T
+    parts = Strings(texts.data, texts.starts[numbers] + starts, texts.starts[numbers] + ends)
     if rows is None:
         return found[:, [0, 3]], parts
     whole = np.flatnonzero(rows[:, 1] == TEXT)

@@ -9,6 +9,7 @@ import xxhash
 from shardmill.errors import MismatchError
 from shardmill.tokens.encoder import Engines, reference_ids
 from shardmill.tokens.model import Ids, TokenCounts
+from shardmill.tokens.strings import Flags, Strings
 
 # The share of CPU time that comparing may take. How much text that is depends on the reference.
 SHARE = 0.015
@@ -28,8 +29,8 @@ class Checker:
     def check(
         self,
         block: int,
-        pieces: Sequence[bytes],
-        begins: Sequence[bool],
+        pieces: Strings | Sequence[bytes],
+        begins: Flags | Sequence[bool],
         encoded: tuple[Ids, TokenCounts],
         place: Callable[[int], str],
         worked: float,
@@ -37,6 +38,7 @@ class Checker:
         """Returns how many bytes were compared. place(i) is the location of piece i; worked: CPU seconds of encoding."""
         self._worked += worked
         ids, counts = encoded
+        pieces = Strings.of(pieces)
         if self._engines.ours is None or not len(ids):
             return 0
         ends, began = np.cumsum(counts), time.thread_time()
@@ -53,10 +55,10 @@ class Checker:
             written = ids[end - int(counts[number]) : end]
             try:
                 if chosen is None or len(piece) <= 2 * _SPAN_BYTES:
-                    expected = reference_ids(self._engines.reference, piece, begins=begins[number])
+                    expected = reference_ids(self._engines.reference, piece, begins=bool(begins[number]))
                     checked += self._compare(piece, written, expected)
                 else:
-                    checked += self._check_span(piece, written, chosen % len(piece), begins=begins[number])
+                    checked += self._check_span(piece, written, chosen % len(piece), begins=bool(begins[number]))
             except MismatchError as e:
                 raise MismatchError(f"{place(number)}: {e}") from None
         if block:
@@ -68,7 +70,6 @@ class Checker:
 
         Its ids are found by encoding again what is before or behind it: a token ends at every exact cut.
         """
-        assert self._engines.ours is not None
         start, end = self._cut(piece, at), None
         if start is not None:
             end = self._cut(piece, start + _SPAN_BYTES)
@@ -76,12 +77,16 @@ class Checker:
             return 0
         expected = reference_ids(self._engines.reference, piece[start:end], begins=begins and not start)
         if end > len(piece) // 2:
-            until = len(written) - len(self._engines.ours.encode([piece[end:]], [False])[0])
+            until = len(written) - self._count(piece[end:], begins=False)
             got = written[max(0, until - len(expected)) : max(0, until)]
         else:
-            since = len(self._engines.ours.encode([piece[:start]], [begins])[0])
+            since = self._count(piece[:start], begins=begins)
             got = written[since : since + len(expected)]
         return self._compare(piece[start:end], got, expected)
+
+    def _count(self, text: bytes, *, begins: bool) -> int:
+        assert self._engines.ours is not None
+        return len(self._engines.ours.encode(Strings.of([text]), np.array([begins]))[0])
 
     def _cut(self, piece: bytes, at: int) -> int | None:
         """An exact cut at or shortly after `at`; the end of the piece is one."""
@@ -95,13 +100,14 @@ class Checker:
         return len(span)
 
 
-def _some(pieces: Sequence[bytes], first: int) -> Iterator[int]:
+def _some(pieces: Strings, first: int) -> Iterator[int]:
     """One long piece, or short ones that together have as much text."""
-    size = 0
-    while first < len(pieces) and size < _SPAN_BYTES and (not size or len(pieces[first]) <= 2 * _SPAN_BYTES):
-        yield first
-        size += len(pieces[first])
-        first += 1
+    done = 0
+    for number, size in enumerate(pieces.sizes[first : first + _SPAN_BYTES].tolist(), first):
+        if done >= _SPAN_BYTES or (done and size > 2 * _SPAN_BYTES):
+            return
+        yield number
+        done += size
 
 
 def _difference(engines: Engines, span: bytes, got: Ids, expected: Ids) -> str:

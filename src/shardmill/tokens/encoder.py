@@ -15,6 +15,7 @@ from shardmill.tokens.bytelevel import ByteLevel
 from shardmill.tokens.model import Ids, NotSupported, TokenCounts
 from shardmill.tokens.reference import Later, Reference, load_reference
 from shardmill.tokens.sentencepiece import SentencePiece
+from shardmill.tokens.strings import Flags, Strings
 from shardmill.tokens.tokenizer import Tokenizer
 
 # The reference gets long text in spans of this size: an Encoding of the tokenizers library takes 100 times its text.
@@ -29,7 +30,7 @@ class Ours(Protocol):
     @property
     def memory(self) -> int: ...
 
-    def encode(self, pieces: list[bytes], begins: Sequence[bool]) -> tuple[Ids, TokenCounts]:
+    def encode(self, pieces: Strings, begins: Flags, /) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has; begins: whether a piece begins its document."""
 
 
@@ -83,12 +84,15 @@ class Encoder:
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
 
-    def encode(self, pieces: list[bytes], begins: Sequence[bool] | None = None) -> tuple[Ids, TokenCounts]:
+    def encode(
+        self, pieces: Strings | Sequence[bytes], begins: Flags | Sequence[bool] | None = None
+    ) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has. begins: which begin their document; None: all."""
-        begins = [True] * len(pieces) if begins is None else begins
+        texts = Strings.of(pieces)
+        flags = np.ones(len(texts), np.bool_) if begins is None else np.asarray(begins, np.bool_)
         if self._engines.ours is not None:
-            return self._engines.ours.encode(pieces, begins)
-        encoded = [self._by_reference(piece, begin) for piece, begin in zip(pieces, begins, strict=True)]
+            return self._engines.ours.encode(texts, flags)
+        encoded = [self._by_reference(piece, begin) for piece, begin in zip(texts, flags.tolist(), strict=True)]
         counts = np.array([len(ids) for ids in encoded], np.int64)
         return (np.concatenate(encoded) if encoded else np.empty(0, np.uint32)), counts
 

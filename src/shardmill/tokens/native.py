@@ -1,6 +1,7 @@
 """The native engine: byte-level BPE in C, for every pattern that its scanner knows; compiled from native/."""
 
 import weakref
+from collections.abc import Sequence
 from ctypes import CDLL, Structure, byref, c_char_p, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from dataclasses import replace
 from functools import lru_cache
@@ -13,6 +14,7 @@ from shardmill.errors import UsageError
 from shardmill.system import compiled
 from shardmill.tokens import classes
 from shardmill.tokens.model import Ids, Model, NotSupported, Shape, TokenCounts
+from shardmill.tokens.strings import Strings
 
 # Goes up with every change that could change a token; the compiled library has one too.
 VERSION = 3
@@ -100,14 +102,14 @@ class Native:
         weakref.finalize(self, library.engine_free, self._engine)
         self._dtype = np.dtype(np.uint16 if model.ids.max() < 1 << 16 else np.uint32)
 
-    def encode(self, pieces: list[bytes]) -> tuple[Ids, TokenCounts]:
+    def encode(self, pieces: Strings | Sequence[bytes]) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has."""
-        count = len(pieces)
-        sizes = np.fromiter(map(len, pieces), np.int64, count)
+        texts = Strings.of(pieces)
+        pointers, sizes = texts.pointers, texts.sizes
         ids = np.empty(int(sizes.sum()) + _SLACK_IDS, self._dtype)
-        counts = np.empty(count, np.int64)
-        texts = (c_char_p * count)(*pieces)
-        total = self._library.engine_encode(self._engine, texts, sizes.ctypes, count, ids.ctypes, counts.ctypes)
+        counts = np.empty(len(texts), np.int64)
+        given = pointers.ctypes.data, sizes.ctypes.data, len(texts), ids.ctypes.data, counts.ctypes.data
+        total = self._library.engine_encode(self._engine, *given)
         if total < 0:
             raise MemoryError("out of memory: the native engine cannot encode a word of this length")
         return ids[:total], counts

@@ -6,6 +6,7 @@ were swept.
 """
 
 import json
+from collections.abc import Sequence
 from ctypes import CDLL, byref, c_char_p, c_int64, c_void_p
 from functools import lru_cache
 from importlib import metadata, resources
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from shardmill.system import compiled
 from shardmill.tokens.native import VERSION
+from shardmill.tokens.strings import Strings
 
 TABLE = "nfc.json"
 # As in nfc.c.
@@ -32,16 +34,15 @@ def why_not() -> str | None:
     return None
 
 
-def normalize(pieces: list[bytes]) -> list[bytes]:
+def normalize(pieces: Strings | Sequence[bytes]) -> Strings:
     """Each piece in normal form C; most come back as they are."""
     library, (kinds, pairs) = _library(), _arrays()
-    count = len(pieces)
-    sizes = np.fromiter(map(len, pieces), np.int64, count)
-    suspect = np.empty(count, np.uint8)
-    given = (c_char_p * count)(*pieces), sizes.ctypes, count, kinds.ctypes, pairs.ctypes, len(pairs)
+    texts, count = Strings.of(pieces), len(pieces)
+    pointers, sizes, suspect = texts.pointers, texts.sizes, np.empty(count, np.bool_)
+    given = pointers.ctypes, sizes.ctypes, count, kinds.ctypes, pairs.ctypes, len(pairs)
     if not library.nfc_suspects(*given, suspect.ctypes):
-        return pieces
-    return [_normalize(library, piece) if flag else piece for piece, flag in zip(pieces, suspect.tolist(), strict=True)]
+        return texts
+    return texts.replaced({number: _normalize(library, texts[number]) for number in np.flatnonzero(suspect).tolist()})
 
 
 def _normalize(library: CDLL, piece: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Sequence
-from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import CDLL, POINTER, Structure, byref, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import replace
 from functools import lru_cache
 
@@ -12,6 +12,7 @@ from shardmill.system import compiled
 from shardmill.tokens.added import Added
 from shardmill.tokens.model import AddedToken, Ids, Model, NotSupported, TokenCounts
 from shardmill.tokens.native import VERSION, cpu_path, cpu_paths
+from shardmill.tokens.strings import Flags, Strings
 
 _NEVER, _EACH, _FIRST = range(3)
 # The engine stores up to 16 ids at a time.
@@ -98,16 +99,15 @@ class SentencePiece:
         # Text between two added tokens may get a ▁ of its own.
         self._ids_per_byte = 2 if prepend == _EACH and added else 1
 
-    def encode(self, pieces: list[bytes], starts: Sequence[bool] | bool = True) -> tuple[Ids, TokenCounts]:
+    def encode(self, pieces: Strings | Sequence[bytes], starts: Flags | bool = True) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has; starts: whether each begins its document."""
-        count = len(pieces)
-        sizes = np.fromiter(map(len, pieces), np.int64, count)
+        texts, count = Strings.of(pieces), len(pieces)
+        pointers, sizes = texts.pointers, texts.sizes
         flags = np.empty(count, np.uint8)
         flags[:] = starts
         ids = np.empty(self._ids_per_byte * int(sizes.sum()) + count + _SLACK_IDS, np.uint32)
         counts = np.empty(count, np.int64)
-        texts = (c_char_p * count)(*pieces)
-        given = texts, sizes.ctypes, flags.ctypes, count, ids.ctypes, counts.ctypes
+        given = pointers.ctypes, sizes.ctypes, flags.ctypes, count, ids.ctypes, counts.ctypes
         total = self._library.sp_encode(self._engine, *given)
         if total < 0:
             raise MemoryError("out of memory: the native engine cannot encode a run of this length")

@@ -13,6 +13,7 @@ import pyarrow as pa
 from shardmill.documents.columnar.columns import (
     Rows,
     RowsPart,
+    ShortValues,
     Values,
     choose_column,
     fitting,
@@ -29,6 +30,7 @@ from shardmill.documents.rules import MAX_RECORDS, TextRules
 from shardmill.errors import ContentError, ShardmillError
 from shardmill.io.reading import Reader
 from shardmill.system.names import show
+from shardmill.tokens.strings import Flags
 
 _MAGIC = b"ARROW1"
 _CONTINUES = b"\xff\xff\xff\xff"
@@ -143,9 +145,7 @@ def _batches(stream: Any, source: ReaderFile, reader: Reader) -> Iterator[Any]:
         yield batch
 
 
-def _kept(
-    batch: Any, row: int, columns: tuple[Column, ...], of: Rows, rules: TextRules
-) -> Callable[[int, int], list[bool]]:
+def _kept(batch: Any, row: int, columns: tuple[Column, ...], of: Rows, rules: TextRules) -> Callable[[int, int], Flags]:
     """Which rows of a batch, which begins with this one, are wanted."""
     arrays = [(column.is_text, inside(batch.column(column.top), column.names)) for column in columns]
     loose = lenient(rules)
@@ -164,9 +164,9 @@ def _values(array: Any, of: Rows, row: int, skip_to: int, rules: TextRules) -> I
         part = array.slice(at, MAX_RECORDS)
         sizes = _sizes(part) if words is None else words[part.indices.cast(pa.int64()).fill_null(len(words) - 1)]
         count = fitting(sizes, window_bytes(of.file, row + at, rules))
-        values, size = part.slice(0, count).to_pylist(), int(sizes[0])
+        values, size = ShortValues.of_array(part.slice(0, count)), int(sizes[0])
         long = size > rules.max_run_bytes  # then it is the only one
-        yield row + at, long_value(BytesReader(of.path, values[0]), 0, size, rules) if long else values
+        yield row + at, long_value(BytesReader(of.path, values.texts[0]), 0, size, rules) if long else values
         at += count
 
 

@@ -8,24 +8,63 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardmill.documents import utf8
+from shardmill.documents import native
 from shardmill.documents.long_values import ValuePart, ValueReader, long_parts, plain
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import Broken, Counted, Records
+from shardmill.documents.records import Broken, Counted, Records, checked
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import TextRules, block_bytes, weight
 from shardmill.documents.where import Field, field_name
 from shardmill.errors import ContentError
 from shardmill.io.reading import Reader
 from shardmill.system.names import show
+from shardmill.tokens.strings import Flags, Numbers, Strings
 
 # Memory for one page or record batch, unless the files turn out to need more.
 LEAST_HELD = 16 << 20
 _COLUMNS_NAMED = 20
 TEXT = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 
-Values = list[bytes | None] | ValueReader
-"""Consecutive short values (None is null), or a single long one."""
+
+@dataclass(frozen=True, slots=True)
+class ShortValues:
+    """Consecutive values, and which of them are null."""
+
+    texts: Strings
+    null: Flags
+
+    @staticmethod
+    def of(values: list[bytes | None]) -> "ShortValues":
+        null = np.array([value is None for value in values], np.bool_)
+        return ShortValues(Strings.of([value or b"" for value in values]), null)
+
+    @staticmethod
+    def within(data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, null: Flags | None = None) -> "ShortValues":
+        """Values in a page or batch, copied: they may outlive it."""
+        low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
+        texts = Strings(data[low:high].copy(), starts - low, ends - low)
+        return ShortValues(texts, np.zeros(len(starts), np.bool_) if null is None else null)
+
+    @staticmethod
+    def of_array(array: Any) -> "ShortValues":
+        """Of an Arrow array of binary values."""
+        if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
+            return ShortValues.of(array.to_pylist())
+        _, offsets, data = array.buffers()
+        kind = np.int64 if pa.types.is_large_binary(array.type) else np.int32
+        bounds = np.frombuffer(offsets, kind)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+        null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+        return ShortValues.within(np.frombuffer(data or b"", np.uint8), bounds[:-1], bounds[1:], null)
+
+    def __len__(self) -> int:
+        return len(self.null)
+
+    def take(self, chosen: slice) -> "ShortValues":
+        return ShortValues(self.texts.take(chosen), self.null[chosen])
+
+
+Values = ShortValues | ValueReader
+"""Consecutive short values, or a single long one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,9 +94,8 @@ class RowsPart:
 
     of: Rows
     row: int
-    values: list[bytes | None]
-    size: int
-    kept: list[bool] | None = None
+    values: ShortValues
+    kept: Flags | None = None
     """Which rows --where wants; None: all."""
 
     @property
@@ -65,34 +103,36 @@ class RowsPart:
         return self.of.file
 
     @property
+    def size(self) -> int:
+        left_out = self.values.null if self.kept is None else self.values.null | ~self.kept
+        return weight(int(self.values.texts.sizes[~left_out].sum()), len(self.values))
+
+    @property
     def after(self) -> Position:
         return self.of.position(self.row + len(self.values))
 
     def checked(self, rules: TextRules) -> Records:
-        first = self.of.spent(self.row)
-        found = Records(
+        first, count = self.of.spent(self.row), len(self.values)
+        by_position = rules.border is not None  # otherwise it does not matter where rows begin
+        rows = range(self.row, self.row + count) if by_position else ()
+        texts, null = self.values.texts, self.values.null
+
+        def judge(index: int) -> tuple[bytes, int]:
+            if null[index]:
+                raise Broken(f"column {rules.field!r} is null")
+            return checked(texts[index], 0, rules.on_error == "replace")
+
+        return Records(
             rules=rules,
+            texts=texts,
+            odd=native.invalid(texts) | null,
+            judge=judge,
+            filtered=None if self.kept is None else ~self.kept,
+            offsets=np.array([self.of.spent(row) - first for row in rows] or [0] * count, np.int64),
             location=lambda index, _: Location(path=self.of.path, row=self.row + index),
             job_offset=self.of.base + first,
             first=self.row,
         )
-        count = len(self.values)
-        by_position = rules.border is not None  # otherwise it does not matter where rows begin
-        offsets = [self.of.spent(self.row + i) - first for i in range(count)] if by_position else [0] * count
-        documents = [value for value in self.values if value is not None]
-        kept = self.kept or [True] * count
-        # All at once: after a newline, no value can complete a character of the one before it.
-        if len(documents) == count and utf8.is_valid(b"\n".join(documents)):
-            found.add_all(documents, offsets)
-            return found
-        for index, (value, offset, wanted) in enumerate(zip(self.values, offsets, kept, strict=True)):
-            if not wanted:
-                found.leave_out()
-            elif value is None:
-                found.refuse(Broken(f"column {rules.field!r} is null"), index, offset)
-            else:
-                found.add_text(value, index, offset)
-        return found
 
 
 def parts_of(
@@ -100,7 +140,7 @@ def parts_of(
     of: Rows,
     start: Position,
     rules: TextRules,
-    kept: Callable[[int, int], list[bool]] | None = None,
+    kept: Callable[[int, int], Flags] | None = None,
 ) -> Iterator[RowsPart | ValuePart | Counted]:
     """Values, each with the number of its first row, as Parts; rows before start are skipped.
 
@@ -117,11 +157,9 @@ def parts_of(
                 yield from long_parts(found, here, of.position(row + 1), location, job_offset, rules)
         elif row + len(found) > start.record:
             skipped = max(0, start.record - row)
-            rest = found[skipped:] if skipped else found
+            rest = found.take(slice(skipped, None))
             wanted = kept(row + skipped, len(rest)) if kept is not None else None
-            rest = [value if want else None for value, want in zip(rest, wanted)] if wanted else rest
-            size = weight(sum(map(len, filter(None, rest))), len(rest))
-            yield RowsPart(of=of, row=row + skipped, values=rest, size=size, kept=wanted)
+            yield RowsPart(of=of, row=row + skipped, values=rest, kept=wanted)
 
 
 def window_bytes(file: int, row: int, rules: TextRules) -> int:

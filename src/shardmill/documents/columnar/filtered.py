@@ -14,6 +14,7 @@ from shardmill.documents.rules import MAX_RECORDS, TextRules
 from shardmill.documents.where import VALUE_BYTES, Value, Where, field_name
 from shardmill.errors import ContentError
 from shardmill.system.names import show
+from shardmill.tokens.strings import Flags
 
 # A bit for each row of a row group: 4 MiB.
 _MOST_ROWS = 1 << 25
@@ -67,11 +68,10 @@ class Kept:
             raise ValueError(f"a column that --where asks for has {count:,} rows instead of {rows:,}")
         self._bits = np.concatenate(bits) if bits else np.zeros(0, np.uint8)
 
-    def rows(self, row: int, count: int) -> list[bool]:
+    def rows(self, row: int, count: int) -> Flags:
         """Of so many rows, from this one on."""
         at = row - self._first
-        bits = np.unpackbits(self._bits[at // 8 : (at + count + 7) // 8])[at % 8 :][:count]
-        return [bool(bit) for bit in bits.tolist()]
+        return np.unpackbits(self._bits[at // 8 : (at + count + 7) // 8])[at % 8 :][:count].view(np.bool_)
 
 
 def texts(windows: Iterable[tuple[int, Values]]) -> Iterator[Value]:
@@ -80,8 +80,8 @@ def texts(windows: Iterable[tuple[int, Values]]) -> Iterator[Value]:
         if isinstance(found, ValueReader):
             yield found.read(0, VALUE_BYTES).decode("utf-8", "replace")
         else:
-            for value in found:
-                yield None if value is None else value[:VALUE_BYTES].decode("utf-8", "replace")
+            for value, is_null in zip(found.texts.heads(VALUE_BYTES), found.null.tolist()):
+                yield None if is_null else value.decode("utf-8", "replace")
 
 
 def scalars(array: Any) -> Iterator[Value]:

@@ -24,6 +24,7 @@ from shardmill.documents.where import Value, Where
 from shardmill.errors import ContentError, InputError
 from shardmill.io.reading import Reader
 from shardmill.system.names import show
+from shardmill.tokens.strings import Flags
 
 # pyarrow takes 12 times the size of a footer (measured: 15.6 MB, 190 MiB) while the file is open; what is held is
 # reserved three times over.
@@ -181,7 +182,7 @@ def _chunk(reader: Reader, meta: Any, group: int, column: int) -> Chunk:
 
 def _kept(
     reader: Reader, meta: Any, group: int, rows: range, columns: tuple[Column, ...], rules: TextRules
-) -> Callable[[int, int], list[bool]]:
+) -> Callable[[int, int], Flags]:
     """Which rows of a row group are wanted: read at once, since jumping to and fro is slow on a network."""
     found = []
     for column in columns:
@@ -220,7 +221,7 @@ def _refuse_large_pages(chunk: Chunk, held: int) -> None:
 
 def _group(
     chunk: Callable[[], Chunk],
-    kept: Callable[[], Callable[[int, int], list[bool]]] | None,
+    kept: Callable[[], Callable[[int, int], Flags]] | None,
     group: int,
     rows: range,
     of: Rows,

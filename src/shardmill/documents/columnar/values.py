@@ -5,14 +5,14 @@ Whatever a page claims, memory holds the page if it is small, a window of text a
 """
 
 import struct
-from array import array
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.documents import native
 from shardmill.documents.columnar import pages
-from shardmill.documents.columnar.columns import Values, fitting, long_value, window_bytes
+from shardmill.documents.columnar.columns import ShortValues, Values, fitting, long_value, window_bytes
 from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Chunk, Cursor, Page
 from shardmill.documents.long_values import BytesReader, ValueReader
 from shardmill.documents.records import damage_of
@@ -89,27 +89,30 @@ def _levels(chunk: Chunk, page: Page, body: Reader, held: int) -> tuple[_Levels,
 def _rows(left: int, levels: _Levels, windows: Iterator[Values]) -> Iterator[Values]:
     """So many rows: values, with nulls between them."""
     for window in windows:
-        long = isinstance(window, ValueReader)
-        values: list[bytes | None] = [None] if isinstance(window, ValueReader) else window
-        while values and left:
-            there = levels(min(len(values), left))
+        at, count = 0, 1 if isinstance(window, ValueReader) else len(window)
+        while at < count and left:
+            there = levels(min(count - at, left))
             present = int(np.count_nonzero(there))
-            if long and present:
-                yield window
+            if isinstance(window, ValueReader):
+                yield window if present else _nulls(1)
             elif present == len(there):
-                yield values[:present]
+                yield window.take(slice(at, at + present))
             else:
-                following = iter(values)
-                yield [next(following) if is_there else None for is_there in there]
-            values, left = values[present:], left - len(there)
+                numbers = np.where(there, at + np.cumsum(there) - 1, at)
+                yield ShortValues(window.texts.take(numbers), ~there)
+            at, left = at + present, left - len(there)
         if not left:
             return
     while left:
         there = levels(min(MAX_RECORDS, left))
         if there.any():
             raise EOFError("a page has fewer values than its header says")
-        yield [None] * len(there)
+        yield _nulls(len(there))
         left -= len(there)
+
+
+def _nulls(count: int) -> ShortValues:
+    return ShortValues.of([None] * count)
 
 
 def _plain(body: Reader, at: int, end: int, window: int, rules: TextRules) -> Iterator[Values]:
@@ -129,11 +132,11 @@ def _texts(body: Reader, starts: _Integers, ends: _Integers, window: int, rules:
         if count == 1 and high - low > rules.max_run_bytes:
             yield long_value(body, low, high, rules)
         elif high - low > 2 * rules.max_run_bytes:  # scattered over a large dictionary
-            yield [_exactly(body, start, end) for start, end in zip(starts[:count].tolist(), ends[:count].tolist())]
+            spans = zip(starts[:count].tolist(), ends[:count].tolist())
+            yield ShortValues.of([_exactly(body, start, end) for start, end in spans])
         else:
             data, first = _around(body, low, high)
-            spans = zip((starts[:count] - first).tolist(), (ends[:count] - first).tolist())
-            yield [data[start:end] for start, end in spans]
+            yield ShortValues.within(np.frombuffer(data, np.uint8), starts[:count] - first, ends[:count] - first)
         starts, ends = starts[count:], ends[count:]
 
 
@@ -174,7 +177,7 @@ def _delta_values(page: Page, path: str, cursor: Cursor, window: int, rules: Tex
             value = value[:prefix] + cursor.take(suffix)
             values.append(value)
         long = len(value) > rules.max_run_bytes  # then it is the only one
-        yield long_value(BytesReader(path, value), 0, len(value), rules) if long else values
+        yield long_value(BytesReader(path, value), 0, len(value), rules) if long else ShortValues.of(values)
         prefixes, suffixes = prefixes[count:], suffixes[count:]
 
 
@@ -241,13 +244,8 @@ def _unpacked(data: bytes, width: int, count: int) -> _Integers:
 def _plain_spans(body: Reader, start: int, end: int, window: int) -> tuple[_Integers, _Integers]:
     """Where the values begin and end that are in a body one after the other: those in a window, or a longer one."""
     data, first = _around(body, start, min(start + window, end))
-    ends, at, last = array("q"), start - first, len(data) - _LENGTH_BYTES
-    while at <= last and len(ends) < MAX_RECORDS:
-        at += _LENGTH_BYTES + _length(data, at)[0]
-        ends.append(at)
-    if at > len(data):
-        ends.pop()
-    found = np.array(ends, np.int64) + first if ends else np.array([_end_of(body, start, end)])
+    found = native.plain_ends(np.frombuffer(data, np.uint8)[start - first :], MAX_RECORDS) + start
+    found = found if len(found) else np.array([_end_of(body, start, end)])
     return np.append(start, found[:-1]) + _LENGTH_BYTES, found
 
 

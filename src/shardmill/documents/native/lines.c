@@ -4,8 +4,9 @@
  * declined: a field that is missing, repeated or not a string, a lone surrogate in the text, an escape in a key, a blank
  * line, NaN, deep nesting. The caller parses those lines itself, and says what is wrong with them, if anything is.
  *
- * The input should be valid UTF-8; other bytes are passed through unchanged. */
-#include <stdint.h>
+ * A line that is not UTF-8 is declined too. */
+#include "texts.h"
+
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -13,9 +14,7 @@
 #include <arm_neon.h>
 #endif
 
-typedef uint8_t u8;
-
-enum { VERSION = 2, DEEPEST = 64, STEP = 16 };
+enum { VERSION = 3, DEEPEST = 64, STEP = 16 };
 
 /* The path to the field: its names, concatenated, and where each ends. */
 typedef struct {
@@ -315,26 +314,23 @@ static int line(Scan *s)
     return *s->at++ == '\n';
 }
 
-/* Writes the texts of all lines to out, concatenated; it has room for size + STEP bytes. text_ends, with room for `most`,
- * gets where each text ends; -1: the line was declined. Returns the number of lines; -1: there are more than `most`. */
-int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t *name_ends, int64_t name_count, u8 *out,
-                    int64_t *text_ends, int64_t most)
+/* Writes the texts of `count` lines to out, concatenated; it has room for size + STEP bytes. begins and ends get where each
+ * text stands, declined whether its line was: then it has no text. Returns how many bytes these lines are. */
+int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t *name_ends, int64_t name_count, int64_t count,
+                    u8 *out, int64_t *begins, int64_t *ends, u8 *declined)
 {
     Scan s = {data, data + size, out, {names, name_ends, name_count}};
-    for (int64_t count = 0;; count++) {
-        if (s.at == s.end)
-            return count;
-        if (count == most)
-            return -1;
+    for (int64_t i = 0; i < count; i++) {
         const u8 *begin = s.at;
         u8 *text = s.out;
-        if (line(&s)) {
-            text_ends[count] = s.out - out;
-        } else {
+        declined[i] = !line(&s) || !is_utf8(begin, s.at);
+        if (declined[i]) {
             const u8 *newline = memchr(begin, '\n', (size_t)(s.end - begin));
             s.at = newline ? newline + 1 : s.end;
             s.out = text;
-            text_ends[count] = -1;
         }
+        begins[i] = text - out;
+        ends[i] = s.out - out;
     }
+    return s.at - data;
 }

@@ -1,0 +1,81 @@
+"""What is asked of many documents at once, in C while other threads run; its source is in native/."""
+
+from ctypes import CDLL, c_char_p, c_int64, c_uint64, c_void_p
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.system import compiled
+from shardmill.tokens.strings import Flags, Numbers, Strings
+
+_VERSION = 3
+# The parser of lines copies 16 bytes at a time.
+_SLACK = 16
+
+Bytes = npt.NDArray[np.uint8]
+Hashes = npt.NDArray[np.uint64]
+
+
+def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...]) -> tuple[Strings, Flags]:
+    r"""The text in one field of each line of JSON, as Python's json reads it, and which lines are unusual in any way:
+    those were not parsed, and have no text.
+
+    >>> texts, unusual = texts_of_lines(np.frombuffer(b'{"text": "a"}\n{"text": 5}\n', np.uint8), 2, ("text",))
+    >>> list(texts), unusual.tolist()
+    ([b'a', b''], [False, True])
+    """
+    names = [name.encode() for name in path]
+    name_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    out, unusual = np.empty(len(data) + _SLACK, np.uint8), np.empty(count, np.bool_)
+    starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    field = b"".join(names), name_ends.ctypes.data, len(names)
+    made = out.ctypes.data, starts.ctypes.data, ends.ctypes.data, unusual.ctypes.data
+    size = _library().lines_texts(data.ctypes.data, len(data), *field, count, *made)
+    assert size == len(data), "that many lines"
+    return Strings(out, starts, ends), unusual
+
+
+def invalid(texts: Strings) -> Flags:
+    """Which texts are not UTF-8."""
+    pointers, sizes, found = texts.pointers, texts.sizes, np.empty(len(texts), np.bool_)
+    _library().texts_invalid(pointers.ctypes.data, sizes.ctypes.data, len(texts), found.ctypes.data)
+    return found
+
+
+def hashes(texts: Strings, most: int, seed: int) -> Hashes:
+    """The seeded xxh3 of the beginning of each text, of so many bytes at most."""
+    pointers, sizes, found = texts.pointers, texts.sizes, np.empty(len(texts), np.uint64)
+    _library().texts_hashes(pointers.ctypes.data, sizes.ctypes.data, len(texts), most, seed, found.ctypes.data)
+    return found
+
+
+def separators(data: Bytes, separator: bytes, most: int) -> Numbers:
+    """Where separators begin, from left to right, as bytes.split finds them; at most so many.
+
+    >>> separators(np.frombuffer(b"ababa", np.uint8), b"aba", 9)
+    array([0])
+    """
+    found = np.empty(most, np.int64)
+    return found[
+        : _library().texts_separators(data.ctypes.data, len(data), separator, len(separator), found.ctypes.data, most)
+    ]
+
+
+def plain_ends(data: Bytes, most: int) -> Numbers:
+    """Where values end that stand each behind its length of four bytes, as far as they are whole; at most so many."""
+    found = np.empty(most, np.int64)
+    return found[: _library().texts_plain(data.ctypes.data, len(data), found.ctypes.data, most)]
+
+
+@lru_cache(maxsize=1)
+def _library() -> CDLL:
+    library = compiled.load("documents/native/lines.so", _VERSION)
+    field, made = (c_char_p, c_void_p, c_int64), (c_void_p, c_void_p, c_void_p, c_void_p)
+    compiled.declare(library, "lines_texts", c_int64, c_void_p, c_int64, *field, c_int64, *made)
+    texts = c_void_p, c_void_p, c_int64
+    compiled.declare(library, "texts_invalid", c_int64, *texts, c_void_p)
+    compiled.declare(library, "texts_hashes", None, *texts, c_int64, c_uint64, c_void_p)
+    compiled.declare(library, "texts_separators", c_int64, c_void_p, c_int64, c_char_p, c_int64, c_void_p, c_int64)
+    compiled.declare(library, "texts_plain", c_int64, c_void_p, c_int64, c_void_p, c_int64)
+    return library

@@ -1,0 +1,109 @@
+/* What is asked of many texts at once: whether they are UTF-8, their hashes, and where they stand between separators. */
+#include "texts.h"
+
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* Past ASCII, 16 bytes at a time; not to the end of it where less than 16 bytes are left. */
+static const u8 *skip_ascii(const u8 *p, const u8 *end)
+{
+#if defined(__SSE2__)
+    for (; end - p >= 16; p += 16) {
+        int high = _mm_movemask_epi8(_mm_loadu_si128((const __m128i *)p));
+        if (high)
+            return p + __builtin_ctz((unsigned)high);
+    }
+#else
+    for (u64 some[2]; end - p >= 16; p += 16) {
+        memcpy(some, p, 16);
+        if ((some[0] | some[1]) & 0x8080808080808080u)
+            break;
+    }
+#endif
+    return p;
+}
+
+static int is_next(u8 c)
+{
+    return (c & 0xC0) == 0x80;
+}
+
+int is_utf8(const u8 *p, const u8 *end)
+{
+    while ((p = skip_ascii(p, end)) < end) {
+        do {
+            u8 c = *p, second;
+            ptrdiff_t left = end - p;
+            if (c < 0x80) {
+                p++;
+                continue;
+            }
+            if (c < 0xC2 || c > 0xF4 || left < 2)
+                return 0;
+            second = p[1];
+            if (c < 0xE0) {
+                if (!is_next(second))
+                    return 0;
+                p += 2;
+            } else if (c < 0xF0) { /* neither too short for its length nor a surrogate */
+                if (left < 3 || second < (c == 0xE0 ? 0xA0 : 0x80) || second > (c == 0xED ? 0x9F : 0xBF) || !is_next(p[2]))
+                    return 0;
+                p += 3;
+            } else {
+                if (left < 4 || second < (c == 0xF0 ? 0x90 : 0x80) || second > (c == 0xF4 ? 0x8F : 0xBF) || !is_next(p[2]) ||
+                    !is_next(p[3]))
+                    return 0;
+                p += 4;
+            }
+        } while (p < end && *p >= 0x80);
+    }
+    return 1;
+}
+
+/* Whether each text is not UTF-8, and how many are not. */
+int64_t texts_invalid(const u8 *const *texts, const int64_t *sizes, int64_t count, u8 *invalid)
+{
+    int64_t all = 0;
+    for (int64_t i = 0; i < count; i++)
+        all += invalid[i] = !is_utf8(texts[i], texts[i] + sizes[i]);
+    return all;
+}
+
+/* The hash of the first `most` bytes of each text. */
+void texts_hashes(const u8 *const *texts, const int64_t *sizes, int64_t count, int64_t most, u64 seed, u64 *hashes)
+{
+    for (int64_t i = 0; i < count; i++)
+        hashes[i] = xxh3_64(texts[i], (size_t)(sizes[i] < most ? sizes[i] : most), seed);
+}
+
+/* Where separators begin, from left to right, none inside another; at most so many. How many there are. */
+int64_t texts_separators(const u8 *data, int64_t size, const u8 *separator, int64_t length, int64_t *found, int64_t most)
+{
+    const u8 *p = data, *end = data + size;
+    int64_t count = 0;
+    while (count < most && end - p >= length && (p = memchr(p, separator[0], (size_t)(end - p - length + 1)))) {
+        if (memcmp(p, separator, (size_t)length)) {
+            p++;
+        } else {
+            found[count++] = p - data;
+            p += length;
+        }
+    }
+    return count;
+}
+
+/* Values that stand each behind its length of four bytes, as in Parquet's PLAIN pages: where they end, as far as they
+ * end before `size`; at most so many. How many there are. */
+int64_t texts_plain(const u8 *data, int64_t size, int64_t *ends, int64_t most)
+{
+    int64_t count = 0, at = 0;
+    while (count < most && size - at >= 4) {
+        at += 4 + (int64_t)(data[at] | (u32)data[at + 1] << 8 | (u32)data[at + 2] << 16 | (u32)data[at + 3] << 24);
+        if (at > size)
+            break;
+        ends[count++] = at;
+    }
+    return count;
+}
