@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 INSTALL := $(PIP) -e '.[hub,s3,gcs]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize fuzz neon bench bench-tokenizers compare picture slow matrix torture interop suites docs faces bench-feed dist wheels docker-steps lock clean
+.PHONY: help setup demo test check native classes lint types format coverage pythons sanitize fuzz neon bench bench-cores bench-tokenizers compare picture slow matrix torture interop suites docs faces bench-feed dist wheels docker-steps lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -84,6 +84,9 @@ bench-feed: $(VENV)/.ready native ## measure the loader and the packer; with tor
 
 bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt for a text of your own
 	$(BIN)/python tools/bench.py $(BENCH_TEXT)
+
+bench-cores: $(VENV)/.ready native ## measure what keeps more cores from helping; BENCH_TEXT=file.txt TOKENIZER=tokenizer.json for your own
+	$(BIN)/python tools/bench_cores.py --write $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(BENCH_TEXT)
 
 bench-tokenizers: $(VENV)/.ready native ## measure every tokenizer beside gigatoken: TOKENIZERS=folder or names, TEXTS=folder
 	$(BIN)/python tools/bench_tokenizers.py $(TOKENIZERS) $(TEXTS)

@@ -26,8 +26,12 @@ _KILLED = -9
 _LIMITS = (
     {"checkpoint_seconds": 0.0, "checkpoint_bytes": 20_000, "block_bytes": 6000},
     {"checkpoint_seconds": 0.01, "checkpoint_bytes": 100_000, "block_bytes": 1500},
+    {"checkpoint_seconds": 0.0, "checkpoint_bytes": 50_000, "block_bytes": 777},
+    {"checkpoint_seconds": 0.1, "checkpoint_bytes": 1 << 20, "block_bytes": 65_537},
     jobs.ORDERLY,
 )
+# Each run goes on with as many as it likes, most of them more than there are cores.
+_WORKERS = ("1", "2", "3", "7", "16")
 _OLDER = ["--seed", "7", "--overwrite"]
 
 
@@ -55,7 +59,7 @@ class Torture:
         """One job, killed up to so many times."""
         job = self.chance.choice(list(jobs.JOBS))
         expected, steps, seconds = self.whole[job]
-        engine = "gigatoken" if self.chance.random() < 0.1 else "reference"
+        engine = "native" if self.chance.random() < 0.1 else "reference"
         overwrite = self.chance.random() < 0.25
         options = ["--overwrite"] if overwrite else []
         if overwrite:
@@ -63,8 +67,10 @@ class Torture:
         history = []
         for _ in range(self.chance.randint(1, most)):
             what, name = self._choose(steps, seconds, overwrite=overwrite)
-            end = self.go(job, "out", *options, engine=engine, limits=self.chance.choice(_LIMITS), **what)
-            history.append(f"{name}: {end['code']}")
+            workers = self.chance.choice(_WORKERS)
+            limits = self.chance.choice(_LIMITS)
+            end = self.go(job, "out", *options, "--workers", workers, engine=engine, limits=limits, **what)
+            history.append(f"{name}, {workers} workers: {end['code']}")
             if end["code"] == _KILLED:
                 self.kills[name] += 1
             elif end["code"] != 0:
@@ -100,7 +106,7 @@ def main() -> None:
     memory = Path("/dev/shm")  # a kill needs no real disk, and an fsync here costs nothing
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="shardmill-torture-", dir=memory if memory.is_dir() else None) as folder:
-        driver.keep_engines("reference", "gigatoken")
+        driver.keep_engines("reference", "native")
         torture = Torture(Path(folder), asked.seed)
         torture.prepare()
         while torture.kills.total() < asked.kills:

@@ -20,7 +20,7 @@ DIMENSIONS = {
     "split": ("few", "many", "head", "tail", "first-shard", "none"),
     "eot": ("auto", "after", "before", "none"),
     "separator": ("none", "mark", "blank", "overlap", "letter"),
-    "workers": (1, 2, 3),
+    "workers": (1, 2, 7, 16),
     "block": (64, 101, 333, 1000, 2741, 8192, 1 << 20),
     "run": (700, 1100, 3000, 524_288),
     # how the first run ends: not at all; or what happens to an input while it is read

@@ -1,0 +1,274 @@
+"""One job in this process, and what it took: CPU, the GIL, every lock. Started by bench_cores.py, once for each figure.
+
+    python tools/bench_cores_job.py '{"inputs": ["a.txt"], "output": "new", "workers": 16, "meter": "locks"}'
+
+The clock runs from on_start, when everything is loaded and decided, to the return of prepare. The comparison with the
+reference is off: loading that takes half a second, however little text there is.
+
+Only the public API is called; three hooks below know names inside shardmill, and fail when those are gone.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import importlib
+import json
+import linecache
+import os
+import re
+import resource
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+METER = Path(__file__).with_name("gilmeter.c")
+# Functions that only one thread runs at a time, though no lock says so.
+TURNS = ("shardmill.job.mill._Output.write",)
+NO_COMPARISON = "shardmill.tokens.check.Checker.check"
+_STDLIB = re.compile(rf"{re.escape(os.path.dirname(threading.__file__))}(?!.*site-packages)|<frozen")
+
+
+class Held:
+    """Seconds that something was held by one thread at a time: on the wall, and on a core."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.zero()
+
+    def zero(self) -> None:
+        self.wall = self.cpu = self.waited = 0.0
+        self.times = 0
+
+    def add(self, since: tuple[float, float]) -> None:
+        self.wall += time.perf_counter() - since[0]
+        self.cpu += max(0.0, time.thread_time() - since[1])  # another thread may have released it
+        self.times += 1
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.thread_time()
+
+
+class TimedLock:
+    """A Lock or RLock that knows how long it was held."""
+
+    def __init__(self, made: Any, held: Held) -> None:
+        self._lock, self._held = made, held
+        self._depth, self._since = 0, (0.0, 0.0)
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        asked = time.perf_counter()
+        got: bool = self._lock.acquire(blocking, timeout)
+        if got:
+            self._begin(asked)
+        return got
+
+    def release(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._held.add(self._since)
+        self._lock.release()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)  # locked, _is_owned, what forks need
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _begin(self, asked: float) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._since = _now()
+            self._held.waited += self._since[0] - asked
+
+
+class TimedRLock(TimedLock):
+    """With what a Condition needs of a lock that one thread can take twice."""
+
+    def _release_save(self) -> tuple[Any, int]:
+        depth, self._depth = self._depth, 0
+        self._held.add(self._since)
+        return self._lock._release_save(), depth
+
+    def _acquire_restore(self, state: tuple[Any, int]) -> None:
+        self._lock._acquire_restore(state[0])
+        self._depth, self._since = state[1], _now()
+
+
+def time_locks() -> list[Held]:
+    """From now on, locks made by threading are timed; Conditions, Events, Semaphores and Queues are made of them."""
+    found: list[Held] = []
+
+    def timed(kind: type[TimedLock], make: Callable[[], Any]) -> Callable[[], TimedLock]:
+        def new() -> TimedLock:
+            found.append(Held(_maker()))
+            return kind(make(), found[-1])
+
+        return new
+
+    threading.Lock = timed(TimedLock, threading.Lock)  # type: ignore[assignment]
+    threading.RLock = timed(TimedRLock, threading.RLock)  # type: ignore[assignment]
+    return found
+
+
+def _maker() -> str:
+    """Who asked for a lock: the first place outside the standard library, and the name that it is kept under."""
+    frame = sys._getframe(2)
+    while frame.f_back and _STDLIB.match(frame.f_code.co_filename):
+        frame = frame.f_back
+    path, number = frame.f_code.co_filename, frame.f_lineno
+    name = re.match(r"\s*(?:self\.)?(\w+)[^=(]*=", linecache.getline(path, number))
+    return f"{'/'.join(Path(path).parts[-2:])}:{number}" + (f" {name[1]}" if name else "")
+
+
+def time_turns() -> list[Held]:
+    found = []
+    for path in TURNS:
+        owner, name = _owner(path)
+        if owner is None:
+            continue
+        found.append(held := Held(f"{path.removeprefix('shardmill.')}, one at a time"))
+        setattr(owner, name, _timed(getattr(owner, name), held))
+    return found
+
+
+def _timed(function: Callable[..., Any], held: Held) -> Callable[..., Any]:
+    def timed(*given: Any, **named: Any) -> Any:
+        since = _now()
+        try:
+            return function(*given, **named)
+        finally:
+            held.add(since)
+
+    return timed
+
+
+def _owner(path: str) -> tuple[Any, str]:
+    """The class of a dotted path to a method, and the method's name; None if there is no such module or class."""
+    module, kind, name = path.rsplit(".", 2)
+    with contextlib.suppress(ImportError, AttributeError):
+        owner = getattr(importlib.import_module(module), kind)
+        return (owner, name) if hasattr(owner, name) else (None, name)
+    return None, name
+
+
+def library() -> ctypes.PyDLL:
+    """gilmeter.c, compiled for this Python."""
+    include = sysconfig.get_paths()["include"]
+    digest = hashlib.sha256(METER.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    made = Path(tempfile.gettempdir()) / f"gilmeter-{digest}.so"
+    if not made.exists():
+        partial = made.with_suffix(f".{os.getpid()}")
+        folders = [f"-I{include}{below}" for below in ("", "/internal", "/internal/mimalloc")]
+        command = ["cc", "-O2", "-fPIC", "-shared", "-pthread", *folders, "-o", str(partial), str(METER)]
+        subprocess.run(command, check=True)
+        partial.rename(made)
+    loaded = ctypes.PyDLL(str(made))
+    loaded.meter_stop.argtypes = [ctypes.c_void_p]
+    loaded.bytes_not_encoded.restype = ctypes.c_int64
+    return loaded
+
+
+def without_engine(meter: ctypes.PyDLL) -> Any:
+    """The native engine's C replaced by a function that returns at once, with a token for every four bytes."""
+    from shardmill.tokens import native
+
+    engine = native._library()
+    assert engine is not None, "the native engine is not compiled: make native"
+    encode = ctypes.CDLL(meter._name).encode_nothing
+    encode.restype, encode.argtypes = engine.engine_encode.restype, engine.engine_encode.argtypes
+    return patch.object(engine, "engine_encode", encode)
+
+
+def without_comparison() -> Any:
+    owner, name = _owner(NO_COMPARISON)
+    if owner is None:
+        sys.exit(f"bench_cores: there is no {NO_COMPARISON} any more; name what compares with the reference there")
+    return patch.object(owner, name, lambda *_, **__: 0)
+
+
+class Clock:
+    """Runs from start to stop, with the GIL's meter if one is given."""
+
+    def __init__(self, meter: ctypes.PyDLL | None, held: list[Held]) -> None:
+        self._meter, self._held = meter, held
+        self.wall = self.cpu = 0.0
+        self.gil: dict[str, float] = {}
+
+    def start(self, *_: object) -> None:
+        for each in self._held:
+            each.zero()
+        if self._meter:
+            self._meter.meter_start()
+        self._began = time.perf_counter(), _cpu()
+
+    def stop(self) -> None:
+        self.wall, self.cpu = time.perf_counter() - self._began[0], _cpu() - self._began[1]
+        if self._meter:
+            out = (ctypes.c_double * 4)()
+            self._meter.meter_stop(out)
+            self.cpu -= out[3]
+            self.gil = {"held": out[0] * self.wall, "running": out[1] * self.cpu, "late": out[2]}
+
+
+def _cpu() -> float:
+    """Of this process, and of those that it started and that have ended."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+@contextlib.contextmanager
+def hooks(asked: dict[str, Any], meter: ctypes.PyDLL) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(without_comparison())
+        if not asked.get("engine", True):
+            stack.enter_context(without_engine(meter))
+        yield
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    locks = time_locks() if asked.get("meter") == "locks" else []
+    import shardmill
+    from shardmill import Limits, Spec
+
+    held = time_turns() if asked.get("meter") == "locks" else []
+    meter = library()
+    clock = Clock(meter if asked.get("meter") == "gil" else None, locks)
+    choices = {name: asked[name] for name in ("inputs", "output", "separator", "tokenizer", "val_fraction")}
+    with hooks(asked, meter):
+        limits = Limits(workers=asked["workers"])
+        result = shardmill.prepare(Spec(**choices), limits=limits, on_start=clock.start)
+        clock.stop()
+    if not asked.get("engine", True) and meter.bytes_not_encoded() < asked["text"] * 0.9:
+        sys.exit("bench_cores: the engine still encodes; without_engine must replace what the workers call now")
+    by_name: dict[str, Held] = {}
+    for each in locks + held:
+        total = by_name.setdefault(each.name, Held(each.name))
+        total.wall, total.cpu, total.waited = total.wall + each.wall, total.cpu + each.cpu, total.waited + each.waited
+        total.times += each.times
+    print(
+        json.dumps(
+            {
+                "wall": clock.wall,
+                "cpu": clock.cpu,
+                "gil": clock.gil,
+                "workers": result.run["workers"],
+                "locks": [vars(each) for each in sorted(by_name.values(), key=lambda each: -each.wall)],
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
