@@ -90,6 +90,7 @@ bench-cores: $(VENV)/.ready native ## measure what keeps more cores from helping
 
 bench-tokenizers: $(VENV)/.ready native ## measure every tokenizer beside gigatoken: TOKENIZERS=folder or names, TEXTS=folder
 	$(BIN)/python tools/bench_tokenizers.py $(TOKENIZERS) $(TEXTS)
+	$(BIN)/python tools/bad_cases.py $(TOKENIZERS) $(TEXTS)
 
 compare: $(VENV)/.ready native ## measure what people use instead, too: BENCH_TEXT=file.txt; installs each under .compare
 	$(BIN)/python tools/compare.py --write $(BENCH_TEXT)
@@ -99,7 +100,6 @@ picture: $(VENV)/.ready native ## draw docs/images/run.svg from a real run; BENC
 
 classes: $(VENV)/.ready native ## add the installed tiktoken and tokenizers to the tables of character classes
 	$(BIN)/python tools/make_classes.py
-	$(BIN)/python tools/make_nfc.py
 
 docs: $(VENV)/.ready ## write docs/cli.md from the commands' help
 	$(BIN)/python tools/make_cli_docs.py

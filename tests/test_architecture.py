@@ -27,8 +27,8 @@ ORDER = [
     "cli",
 ]
 DOORS = {
-    "tiktoken": {"tokens.classes", "tokens.reference"},
-    "tokenizers": {"tokens.added", "tokens.classes", "tokens.families", "tokens.normalize", "tokens.reference"},
+    "tiktoken": {"tokens.reference", "tokens.sweep"},
+    "tokenizers": {"tokens.added", "tokens.families", "tokens.normalize", "tokens.reference", "tokens.sweep"},
     "huggingface_hub": {"io.urls", "tokens.tokenizer"},
     "fsspec": {"io.urls"},
     "s3fs": {"io.urls"},

@@ -191,7 +191,7 @@ def test_the_flags_are_these():
         "doctor": {"--output", "--json"},
         "pack": {"--length", "--strategy", "--long", "--split", "--seed", "--window", "--output", "--json"}
         | {"--from-format", "--from-dtype", "--eot-id"},
-        "tokenizers": {"--json"},
+        "tokenizers": {"--json", "--sweep"},
     }
     everything = {name for command in cli.commands.values() for param in command.params for name in param.opts}
     known = {name for command in cli.commands.values() for name in flags(command)}

@@ -1,31 +1,41 @@
-"""`make classes`: ask the installed tiktoken and tokenizers for the class of each code point, and keep what is known of other versions."""
+"""`make classes`: ask the installed tiktoken and tokenizers about each code point, and keep what is known of other versions."""
 
 import json
 from pathlib import Path
 
-from shardmill.tokens import classes
+from shardmill.tokens import sweep, tables
+from shardmill.tokens.tables import Kind, Table
 
-TABLE = Path("src/shardmill/tokens") / classes.SHIPPED
+FOLDER = Path("src/shardmill/tokens")
 
 
 def main() -> None:
-    content = json.loads(TABLE.read_text())
-    tables = content["tables"] if content["format"] == classes.FORMAT else []
-    for reference in ("tiktoken", "huggingface"):
-        if classes.installed(reference) in (name for table in tables for name in table["made_with"]):
-            continue
-        new = classes.sweep(reference)
-        for table in tables:
-            digits = [table["digits"], new["digits"]]
-            if table["runs"] == new["runs"] and (digits[0] == digits[1] or [] in digits):
-                table["made_with"] = sorted({*table["made_with"], *new["made_with"]})
-                table["digits"] = max(digits)
-                break
-        else:
-            tables.append(new)
-    TABLE.write_text(json.dumps({"format": classes.FORMAT, "tables": tables}, separators=(",", ":")) + "\n")
-    for table in tables:
-        print(f"{', '.join(table['made_with'])}: {len(table['runs']):,} runs")
+    for kind, table in sweep.unknown():
+        keep(kind, table)
+    for kind, number in tables.FORMATS.items():
+        for table in json.loads((FOLDER / f"{kind}.json").read_text())["tables"]:
+            print(f"{kind} {number}: {', '.join(table['made_with'])}: {len(table['runs']):,} runs")
+
+
+def keep(kind: Kind, new: Table) -> None:
+    """With the table of another version, if that is the same."""
+    path = FOLDER / f"{kind}.json"
+    content = json.loads(path.read_text())
+    for table in content["tables"]:
+        if alike(table, new):
+            digits = {"digits": max(table["digits"], new["digits"])} if "digits" in new else {}
+            table |= {"made_with": sorted({*table["made_with"], *new["made_with"]}), **digits}
+            break
+    else:
+        content["tables"].append(new)
+    path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+
+
+def alike(one: Table, other: Table) -> bool:
+    """tiktoken knows no digits of its own, and does without."""
+    keys = one.keys() - {"made_with", "digits"}
+    digits = [table.get("digits", []) for table in (one, other)]
+    return all(one[key] == other[key] for key in keys) and (digits[0] == digits[1] or [] in digits)
 
 
 if __name__ == "__main__":

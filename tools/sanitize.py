@@ -41,7 +41,7 @@ KINDS = {
     "thread": ("thread", "libtsan.so", {"TSAN_OPTIONS": "halt_on_error=1:report_signal_unsafe=0"}),
 }
 _WINDOW = 16384  # the engine takes text apart in windows of this size
-_THREADS = 4
+_THREADS = 8
 _TOKENS = 4000
 _BITS = [
     b'"text"', b'"text"', b'"a"', b":", b":", b",", b",", b"{", b"}", b"[", b"]", b" ", b"\n", b"\\", b"\\u0061", b"\\ud83d", b"\\ude00",
@@ -139,16 +139,17 @@ def _models() -> list[Model]:
 class Engine:
     """The native engine of a sanitized library."""
 
-    def __init__(self, library: CDLL, model: Model, *, path: str) -> None:
+    def __init__(self, library: CDLL, model: Model, *, path: str, small: bool = False) -> None:
         library.engine_new.restype = c_void_p
         library.engine_encode.restype = library.engine_words.restype = c_int64
-        given, arrays = native.given_to_engine(model, path=path)
+        given, arrays = native.given_to_engine(model, path=path, small=small)
         with Memory() as memory:
+            vocabulary = given.vocabulary
             for name, array in arrays.items():
-                setattr(given, name, memory.copy(array.tobytes()))
-            live = memory.room(12 * given.count)
-            assert library.engine_live(ctypes.byref(given), c_void_p(live)), "no merges"
-            given.live = live
+                setattr(given if name == "classes" else vocabulary, name, memory.copy(array.tobytes()))
+            live = memory.room(12 * vocabulary.count)
+            assert not library.engine_live(ctypes.byref(vocabulary), ctypes.c_int(0), c_void_p(live)), "no merges"
+            vocabulary.live = live
             made = library.engine_new(ctypes.byref(given))
         assert made, "no engine"
         self._library, self._engine = library, c_void_p(made)
@@ -252,8 +253,9 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
 
 
 def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
-    """A round for ThreadSanitizer: threads that teach one engine new words, until its tables are emptied."""
-    engine = Engine(CDLL(str(folder / "engine.so")), _models()[0], path=native.cpu_path())
+    """A round for ThreadSanitizer: eight threads that teach engines new words, of which one empties its tables all the time."""
+    library, model = CDLL(str(folder / "engine.so")), _models()[0]
+    engines = [Engine(library, model, path=native.cpu_path(), small=small) for small in (False, True)]
     shared = [_text(rng) for _ in range(20)]
     pieces_once = sanitize_pieces.thread(folder, rng, Memory)
 
@@ -261,7 +263,8 @@ def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
         own = random.Random(seed)
         words = ["".join(own.choices("abcdefghijklmnopqrstuvwxyz", k=own.choice([8, 20, 40]))) for _ in range(3000)]
         pieces = [" ".join(words).encode(), *shared]
-        assert engine.decode(engine.encode(pieces)) == b"".join(pieces)
+        for engine in engines:
+            assert engine.decode(engine.encode(pieces)) == b"".join(pieces)
 
     def once() -> None:
         pieces_once()

@@ -5,6 +5,7 @@ import json
 import random
 import string
 import sys
+import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int64, c_void_p, string_at
@@ -17,7 +18,7 @@ from shardmill.tokens.native import cpu_paths
 
 TESTS = Path(__file__).parent.parent / "tests"
 _NAMES = ("gemma", "phi 3")
-_THREADS = 4
+_THREADS = 8
 
 
 def write_configs(folder: Path) -> None:
@@ -63,6 +64,19 @@ class Pieces:
             return string_at(ids, 4 * total)
 
 
+def _normalize(pieces: list[str]) -> list[bytes]:
+    """In normal form C. The library that is asked about it is left out: a sanitizer would watch its threads."""
+    from shardmill.tokens import normalize
+
+    normalize._by_reference = lambda lines: unicodedata.normalize("NFC", lines.decode()).encode()
+    return list(normalize.normalize([piece.encode() for piece in pieces]))
+
+
+def _decomposed(rng: random.Random) -> list[str]:
+    texts = [unicodedata.normalize("NFD", text) for text in _shapes().samples.SAMPLES.values()]
+    return [text[at:] for text in texts for at in [rng.randrange(len(text))]]
+
+
 def address(
     folder: Path, rng: random.Random, memory: Callable[[], Any], damaged: Callable[[random.Random, bytes], bytes]
 ) -> Callable[[], None]:
@@ -76,6 +90,7 @@ def address(
             pieces.append(rng.choice([b"=", b"ab ", b"a", "é".encode()]) * rng.randrange(12_000))
             assert len({engine.encode(pieces) for engine in alike}) == 1
             alike[0].added.split(pieces)
+            _normalize(_decomposed(rng))
             for engine in alike:
                 engine.encode([damaged(rng, piece) for piece in pieces])
 
@@ -87,6 +102,8 @@ def thread(folder: Path, rng: random.Random, memory: Callable[[], Any]) -> Calla
     engines = [Pieces(folder, "gemma", memory, small=small) for small in (False, True)]
     shared = [text.encode() for text in _shapes().documents(engines[0].config, 0, 200)]
     expected = engines[0].encode(shared)
+    decomposed = _decomposed(rng)
+    normal = _normalize(decomposed)
 
     def work(seed: int) -> None:
         own = random.Random(seed)
@@ -94,6 +111,8 @@ def thread(folder: Path, rng: random.Random, memory: Callable[[], Any]) -> Calla
         for engine in engines:
             engine.encode([" ".join(words).encode()])
             assert engine.encode(shared) == expected
+        assert _normalize(decomposed) == normal
+        _normalize(_decomposed(own))
 
     def once() -> None:
         with ThreadPoolExecutor(_THREADS) as pool:

@@ -6,7 +6,10 @@ import click
 
 from shardmill.cli.console import plural, print_json
 from shardmill.cli.options import as_json, limits_of, tokenizer_names
+from shardmill.system.names import show
 from shardmill.tokens.names import BUNDLED, ON_THE_HUB
+
+_SWEPT = {"classes": "character classes", "nfc": "normal form C"}
 
 
 @click.command(
@@ -18,16 +21,28 @@ Examples:
   shardmill tokenizers qwen3
       which engine runs it on this machine, why, and how fast
   shardmill tokenizers models/mine/tokenizer.json
+  shardmill tokenizers --sweep
+      once after an upgrade of tiktoken or tokenizers, if a note says so
 """
 )
 @click.argument("name", required=False, metavar="[NAME|FILE]", shell_complete=tokenizer_names)
+@click.option(
+    "--sweep",
+    is_flag=True,
+    help="Ask the installed tiktoken and tokenizers about every character, if they are newer than this release: until then they do all the work themselves, slowly. Takes a minute; the answers are kept in the cache folder.",
+)
 @as_json
-def tokenizers(name: str | None, as_json: bool) -> None:
+def tokenizers(name: str | None, sweep: bool, as_json: bool) -> None:
     """Show which engine runs a tokenizer, why, and how fast; without a name, the names that are known.
 
     NAME is what --tokenizer takes: a known name, the path of a tokenizer.json or its folder, or a Hugging Face model
     id. docs/tokenizers.md says what is supported.
     """
+    if sweep:
+        if name is not None:
+            raise click.UsageError("--sweep is about the installed libraries, and takes no NAME")
+        _sweep(as_json=as_json)
+        return
     if name is None:
         _list(as_json=as_json)
         return
@@ -51,6 +66,24 @@ def tokenizers(name: str | None, as_json: bool) -> None:
         f"cuts       {found.cuts}",
     ]
     print("\n".join([*lines, *([f"note       {found.note}"] if found.note else [])]))
+
+
+def _sweep(*, as_json: bool) -> None:
+    from shardmill.tokens import sweep, tables
+
+    folder = limits_of({}).cache_folder()
+    tables.look_in(folder)
+    asked = [(kind, table["made_with"][0], tables.keep(folder, kind, table)) for kind, table in sweep.unknown()]
+    if as_json:
+        print_json(
+            {"asked": [{"table": kind, "version": version} for kind, version, _ in asked], "folder": str(folder)}
+        )
+        return
+    for kind, version, path in asked:
+        print(f"{_SWEPT[kind]} of {version}: kept in {show(path)}")
+    if not asked:
+        versions = " and ".join(map(tables.installed, ("tiktoken", "tokenizers")))
+        print(f"nothing to do: {versions} are known")
 
 
 def _list(*, as_json: bool) -> None:

@@ -23,6 +23,7 @@ from shardmill.record import input_list, journal, manifest
 from shardmill.record.manifest import Manifest
 from shardmill.results import document_index
 from shardmill.results.document_index import Ends
+from shardmill.spec import Limits
 from shardmill.system.names import show
 from shardmill.tokens.names import BUNDLED
 from shardmill.tokens.reference import Reference, load_reference
@@ -246,7 +247,10 @@ class Corpus(Mapping[str, Split]):
         if name is None:
             raise UsageError(f"{show(self.folder)}: the tokenizer that made it is unknown, so it cannot be decoded")
         bundled = BUNDLED.get(name, name) in ENCODINGS
-        found = load(name) if self.tokenizer or bundled else load_recorded(name, str(job.get("tokenizer_sha256")))
+        if self.tokenizer or bundled:
+            found: Tokenizer | None = load(name, cache=Limits().cache_folder())
+        else:
+            found = load_recorded(name, str(job.get("tokenizer_sha256")))
         if found is None:
             raise UsageError(
                 f"{show(self.folder)}: was made with the tokenizer {show(name)}, which is not here as it was then; pass the path of its tokenizer.json with --tokenizer (in Python: tokenizer=...)"

@@ -71,6 +71,8 @@ _DEEPSEEK_PATTERNS = (
 
 _SPACE, _UNDERLINE = " ", "▁"
 _MOST_ID = 1 << 20
+# Of added tokens, which are looked for at every place of the text: the longest, and all together.
+_LONGEST_ADDED, _MOST_ADDED = 256, 1 << 20
 _ALPHABET_END, _NO_BYTE = 0x144, 256
 # Bytes that occur in UTF-8.
 _IN_TEXT = [*range(0xC0), *range(0xC2, 0xF5)]
@@ -178,6 +180,9 @@ def _added(tokens: list[Config], vocabulary: dict[str, int]) -> tuple[AddedToken
         found[content] = AddedToken(content=content, id=number, **{flag: bool(token.get(flag)) for flag in flags})
     if following > _MOST_ID:
         raise _NotKnown(f"it has ids beyond {_MOST_ID:,}")
+    sizes = [len(content.encode()) for content in found]
+    if max(sizes, default=0) > _LONGEST_ADDED or sum(sizes) > _MOST_ADDED:
+        raise _NotKnown(f"an added token is longer than {_LONGEST_ADDED} bytes, or all together than {_MOST_ADDED:,}")
     return tuple(found.values())
 
 
@@ -194,7 +199,7 @@ def _bytes_model(
     found, kept = spelled(tokens)
     number = np.full(len(tokens), len(tokens), np.uint32)
     number[kept] = np.arange(len(kept))
-    merges = number[merge_numbers(tokens, _parts(model["merges"]))]
+    merges = number[_merges(tokens, model["merges"])]
     single = found.joined[found.offsets[:-1][np.diff(found.offsets) == 1]]
     if not set(_IN_TEXT) <= set(single.tolist()) and (model.get("unk_token") is not None or model.get("byte_fallback")):
         raise _NotKnown("its vocabulary lacks bytes, and has another token for them")
@@ -266,7 +271,7 @@ def _sentencepiece_model(
         scheme="sentencepiece",
         tokens=_utf8(tokens),
         ids=ids,
-        merges=merge_numbers(tokens, _parts(model["merges"])),
+        merges=_merges(tokens, model["merges"]),
         added=added,
         prepend=prepend,
         metaspace=bool(metaspace),
@@ -297,16 +302,15 @@ def _by_id(vocabulary: dict[str, int]) -> tuple[list[str], npt.NDArray[np.uint32
     return [tokens[i] for i in order.tolist()], ids[order]
 
 
-def _parts(merges: list[Any]) -> list[str]:
-    """The parts of all merges, two each; of two equal merges the library keeps the last."""
+def _merges(tokens: list[str], merges: list[Any]) -> npt.NDArray[np.uint32]:
+    """The numbers of the two tokens of each merge; of two equal merges the library keeps the last."""
     written = set(map(type, merges)) == {str}
     parts = " ".join(merges).split(" ") if written else list(chain.from_iterable(merges))
-    if len(parts) != 2 * len(merges):
+    if len(parts) != 2 * len(merges) or not (written or set(map(len, merges)) <= {2}):
         raise ValueError("a merge is not of two parts")
-    if len(set(merges if written else map(tuple, merges))) < len(merges):
-        last = dict.fromkeys(reversed(list(zip(parts[::2], parts[1::2], strict=True))))
-        parts = list(chain.from_iterable(reversed(last)))
-    return parts
+    found = merge_numbers(tokens, parts)
+    _, last = np.unique(np.ascontiguousarray(found[::-1]).view(np.uint64), return_index=True)
+    return found if len(last) == len(found) else found[np.sort(len(found) - 1 - last)]
 
 
 def spelled(tokens: list[str]) -> tuple[Texts, npt.NDArray[np.int64]]:

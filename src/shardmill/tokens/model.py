@@ -90,7 +90,7 @@ class Model:
     """In order, the numbers (not ids) of two tokens each; None: any two parts that make a token, ranked by its id, as
     tiktoken does it."""
     live: npt.NDArray[np.uint32] | None = None
-    """What with_live of its engine finds: for each token the rank of the one merge that gives it, and its parts."""
+    """What native.with_live finds: for each token the rank of the one merge that gives it, and its parts."""
     shape: Shape | None = None
     """For bytes only."""
     whole_words: bool = False

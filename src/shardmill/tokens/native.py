@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shardmill.errors import UsageError
 from shardmill.system import compiled
-from shardmill.tokens import classes
+from shardmill.tokens import classes, tables
 from shardmill.tokens.model import Ids, Model, NotSupported, Shape, TokenCounts
 from shardmill.tokens.strings import Strings
 
@@ -22,6 +22,13 @@ VERSION = 3
 # The engine stores up to eight ids at a time, where fewer are left.
 _SLACK_IDS = 16
 _CPU_PATHS = 4
+# As engine.h numbers them.
+REASONS = {
+    1: "out of memory for the native engine",
+    2: "a merge gives a token that is not in the vocabulary",
+    3: "it has too many tokens or merges for the native engine",
+    4: "it has tokens too long for the native engine",
+}
 _CONTRACTIONS = {"none": 0, "exact": 1, "any case": 2, "suffix any case": 3}
 
 
@@ -55,8 +62,10 @@ def cpu_path() -> str:
 
 def why_not(reference: classes.Reference) -> str | None:
     """Why this engine cannot run a tokenizer whose tokens this reference defines; None if it can."""
-    if classes.find(reference) is None:
-        return f"the native engine does not know the character classes of {classes.installed(reference)}"
+    if tables.find("classes", classes.installed(reference)) is None:
+        return (
+            f"the native engine does not know the character classes of {classes.installed(reference)}; {tables.SWEEP}"
+        )
     return None
 
 
@@ -77,28 +86,34 @@ class _Shape(Structure):
     ]
 
 
-class _Given(Structure):
+class Vocabulary(Structure):
     _fields_ = [
-        *((name, c_void_p) for name in ("vocabulary", "offsets", "ids", "merges", "live", "classes")),
+        *((name, c_void_p) for name in ("text", "offsets", "ids", "merges", "live")),
         ("count", c_uint32),
         ("merge_count", c_uint32),
+    ]
+
+
+class _Given(Structure):
+    _fields_ = [
+        ("vocabulary", Vocabulary),
+        ("classes", c_void_p),
         ("shape", _Shape),
         ("path", c_uint8),
+        ("small", c_uint8),
     ]
 
 
 class Native:
     """One engine for any number of threads, which share its cache of words. Its memory is fixed."""
 
-    def __init__(self, model: Model, *, path: str | None = None) -> None:
-        """path: one of cpu_paths, for tests."""
+    def __init__(self, model: Model, *, path: str | None = None, small: bool = False) -> None:
+        """path: one of cpu_paths; small: tables that are full after a few words. Both are for tests."""
         library = self._library = _library()
-        assert model.shape is not None, "a byte-level model has a shape"
-        model = with_live(model)
-        given, _kept = given_to_engine(model, path=path)
-        self._engine = library.engine_new(byref(given)) if model.live is not None else None
+        given, _kept = given_to_engine(find_live(model), path=path, small=small)
+        self._engine = library.engine_new(byref(given))
         if not self._engine:
-            raise NotSupported("out of memory for the native engine, or it does not support this vocabulary")
+            raise NotSupported(REASONS[1])
         weakref.finalize(self, library.engine_free, self._engine)
         self._dtype = np.dtype(np.uint16 if model.ids.max() < 1 << 16 else np.uint32)
 
@@ -134,31 +149,47 @@ def with_live(model: Model) -> Model:
            [4294967295,          0,          0],
            [         0,          0,          1]], dtype=uint32)
     """
-    if model.live is not None or model.scheme != "bytes":
+    try:
+        return find_live(model)
+    except NotSupported:
+        return model
+
+
+def find_live(model: Model) -> Model:
+    """The same, for either scheme; NotSupported says why it cannot be done."""
+    if model.live is not None:
         return model
     live = np.empty((len(model.tokens), 3), np.uint32)
-    given, _kept = given_to_engine(model)
-    return replace(model, live=live) if _library().engine_live(byref(given), live.ctypes) else model
+    given, _kept = vocabulary_of(model)
+    if why := _library().engine_live(byref(given), model.scheme == "sentencepiece", live.ctypes):
+        raise NotSupported(REASONS[why])
+    return replace(model, live=live)
 
 
-def given_to_engine(model: Model, *, path: str | None = None) -> tuple[_Given, dict[str, npt.NDArray[Any]]]:
-    """A tokenizer as the C sees it, and the arrays that it points to."""
-    kept: dict[str, npt.NDArray[Any]] = {"vocabulary": model.tokens.joined, "offsets": model.tokens.offsets}
-    kept["ids"] = model.ids
-    if model.merges is not None:
-        kept["merges"] = np.ascontiguousarray(model.merges)
-    if model.live is not None:
-        kept["live"] = np.ascontiguousarray(model.live)
-    given = _Given(count=len(model.tokens), path=cpu_paths()[path or cpu_path()])
-    given.merge_count = 0 if model.merges is None else len(model.merges)
-    if model.shape is not None:
-        given.shape = _row(model.shape, whole_words=model.whole_words)
-        table = classes.find(model.classes, digits=model.shape.first == "digits")
-        assert table is not None, "ask why_not first"
-        kept["classes"] = table
-    for name, array in kept.items():
-        setattr(given, name, array.ctypes.data)
-    return given, kept
+def vocabulary_of(model: Model) -> tuple[Vocabulary, dict[str, npt.NDArray[Any]]]:
+    """Tokens and merges as the C sees them, and the arrays that it points to."""
+    kept: dict[str, npt.NDArray[Any]] = {"text": model.tokens.joined, "offsets": model.tokens.offsets, "ids": model.ids}
+    some = {"merges": model.merges, "live": model.live}
+    kept |= {name: np.ascontiguousarray(array) for name, array in some.items() if array is not None}
+    pointers = {name: array.ctypes.data for name, array in kept.items()}
+    return Vocabulary(
+        count=len(model.tokens), merge_count=0 if model.merges is None else len(model.merges), **pointers
+    ), kept
+
+
+def given_to_engine(
+    model: Model, *, path: str | None = None, small: bool = False
+) -> tuple[_Given, dict[str, npt.NDArray[Any]]]:
+    """A byte-level tokenizer as the C sees it, and the arrays that it points to."""
+    assert model.shape is not None
+    vocabulary, kept = vocabulary_of(model)
+    table = classes.find(model.classes, digits=model.shape.first == "digits")
+    assert table is not None, "ask why_not first"
+    shape = _row(model.shape, whole_words=model.whole_words)
+    given = _Given(
+        vocabulary=vocabulary, classes=table.ctypes.data, shape=shape, path=cpu_paths()[path or cpu_path()], small=small
+    )
+    return given, {**kept, "classes": table}
 
 
 def _row(shape: Shape, *, whole_words: bool) -> _Shape:
@@ -183,7 +214,7 @@ def _library() -> CDLL:
     compiled.declare(library, "cpu_name", c_char_p, c_int)
     compiled.declare(library, "cpu_path", c_int)
     compiled.declare(library, "engine_new", c_void_p, c_void_p)
-    compiled.declare(library, "engine_live", c_int, c_void_p, c_void_p)
+    compiled.declare(library, "engine_live", c_int, c_void_p, c_int, c_void_p)
     compiled.declare(library, "engine_free", None, c_void_p)
     pointers = c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
     compiled.declare(library, "engine_encode", c_int64, *pointers)

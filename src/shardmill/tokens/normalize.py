@@ -1,82 +1,95 @@
 """Text → its normal form C, exactly as the reference makes it.
 
 A quick check in C finds what might not be in that form yet (native/nfc.c): next to nothing of ordinary text. Only that
-goes to the reference. The table of the check comes from the reference too (tools/make_nfc.py), for the versions that
-were swept.
+goes to the reference, and what comes again is remembered. The table of the check comes from the reference too
+(sweep.py), for the versions that were asked.
 """
 
-import json
+import weakref
 from collections.abc import Sequence
-from ctypes import CDLL, byref, c_char_p, c_int64, c_void_p
+from ctypes import CDLL, byref, c_char_p, c_int, c_int64, c_void_p
 from functools import lru_cache
-from importlib import metadata, resources
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.system import compiled
+from shardmill.tokens import tables
 from shardmill.tokens.native import VERSION
 from shardmill.tokens.strings import Strings
 
-TABLE = "nfc.json"
 # As in nfc.c.
-_KINDS = 0x30000
+KINDS, JOINS, CHANGES = 0x30000, 254, 255
 _SPANS = 1 << 10
-# Most spans are a letter and its mark, and come again and again.
-_KEPT, _KEPT_BYTES = 1 << 12, 64
+# Text that grows more goes to the reference; none is known to.
+_MOST_GROWTH = 3
+_newest: "_Check | None" = None
 
 
 def why_not() -> str | None:
     """Why text cannot be normalized here; None if it can."""
     if _table() is None:
-        return f"it is not known what {_installed()} does in normal form C"
+        return f"it is not known what {_installed()} does in normal form C; {tables.SWEEP}"
     return None
 
 
 def normalize(pieces: Strings | Sequence[bytes]) -> Strings:
     """Each piece in normal form C; most come back as they are."""
-    library, (kinds, pairs) = _library(), _arrays()
-    texts, count = Strings.of(pieces), len(pieces)
+    check, texts, count = _check(), Strings.of(pieces), len(pieces)
     pointers, sizes, suspect = texts.pointers, texts.sizes, np.empty(count, np.bool_)
-    given = pointers.ctypes, sizes.ctypes, count, kinds.ctypes, pairs.ctypes, len(pairs)
-    if not library.nfc_suspects(*given, suspect.ctypes):
+    if not check.library.nfc_suspects(check.pointer, pointers.ctypes, sizes.ctypes, count, suspect.ctypes):
         return texts
-    return texts.replaced({number: _normalize(library, texts[number]) for number in np.flatnonzero(suspect).tolist()})
+    return texts.replaced({number: check.normalize(texts[number]) for number in np.flatnonzero(suspect).tolist()})
 
 
-def _normalize(library: CDLL, piece: bytes) -> bytes:
-    kinds, pairs = _arrays()
-    done, copied = list[bytes](), 0
-    spans = np.empty((_SPANS, 2), np.int64)
-    position = c_int64(0)
-    while position.value < len(piece):
-        where = piece, len(piece), byref(position), kinds.ctypes, pairs.ctypes, len(pairs), spans.ctypes, _SPANS
-        count = library.nfc_spans(*where)
-        for start, end in spans[:count].tolist():
-            span = piece[start:end]
-            done += piece[copied:start], (_kept if len(span) <= _KEPT_BYTES else _by_reference)(span)
-            copied = end
-    return b"".join([*done, piece[copied:]]) if done else piece
+class _Check:
+    """The check of the installed version, for all threads, with what it has learned of the reference."""
+
+    def __init__(self, library: CDLL) -> None:
+        self._tables = kinds, pairs = _arrays()
+        self.library = library
+        self.pointer = library.nfc_new(kinds.ctypes, pairs.ctypes, len(pairs))
+        if not self.pointer:
+            raise MemoryError("out of memory for the check of normal form C")
+        weakref.finalize(self, library.nfc_free, self.pointer)
+
+    def normalize(self, piece: bytes) -> bytes:
+        done = list[bytes]()
+        out, asked = np.empty(_MOST_GROWTH * len(piece), np.uint8), np.empty(len(piece) + _SPANS, np.uint8)
+        rows, position = np.empty(_SPANS + 2, np.int64), c_int64(0)
+        while position.value < len(piece):
+            given = piece, len(piece), byref(position), out.ctypes, len(out), rows.ctypes, _SPANS, asked.ctypes
+            count = self.library.nfc_normalize(self.pointer, *given)
+            written, lines = rows[count : count + 2].tolist()
+            made = _by_reference(asked[:lines].tobytes()) if count else b""
+            whole = np.empty(written + len(made), np.uint8)
+            answered = out.ctypes, rows.ctypes, count, asked.ctypes, made, len(made), whole.ctypes
+            done.append(whole[: self.library.nfc_join(self.pointer, *answered)].tobytes())
+        return b"".join(done)
 
 
-def _by_reference(span: bytes) -> bytes:
+def _by_reference(lines: bytes) -> bytes:
+    """Many spans at once, since a call has its price. A newline joins nothing."""
     from tokenizers import normalizers
 
-    return str(normalizers.NFC().normalize_str(span.decode())).encode()
-
-
-_kept = lru_cache(maxsize=_KEPT)(_by_reference)
+    return str(normalizers.NFC().normalize_str(lines.decode())).encode()
 
 
 def _installed() -> str:
-    return f"tokenizers {metadata.version('tokenizers')}"
+    return tables.installed("tokenizers")
 
 
-def _table() -> dict[str, Any] | None:
-    """What tools/make_nfc.py found for the installed version."""
-    tables: list[dict[str, Any]] = json.loads((resources.files("shardmill.tokens") / TABLE).read_bytes())["tables"]
-    return next((table for table in tables if _installed() in table["made_with"]), None)
+def _table() -> tables.Table | None:
+    return tables.find("nfc", _installed())
+
+
+def _check() -> _Check:
+    """A new one when the last has learned as much as it can, which goes when nobody uses it any more."""
+    global _newest
+    library, check = _library(), _newest
+    if check is None or library.nfc_full(check.pointer):
+        check = _newest = _Check(library)
+    return check
 
 
 @lru_cache(maxsize=1)
@@ -85,7 +98,7 @@ def _arrays() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
     table = _table()
     assert table is not None, "ask why_not first"
     runs = np.array(table["runs"], np.int64)
-    kinds = np.repeat(runs[:, 1].astype(np.uint8), np.diff(np.append(runs[:, 0], _KINDS)))
+    kinds = np.repeat(runs[:, 1].astype(np.uint8), np.diff(np.append(runs[:, 0], KINDS)))
     pairs = [before << 32 | int(joining) for joining, all_before in table["pairs"].items() for before in all_before]
     return kinds, np.array(sorted(pairs), np.uint64)
 
@@ -93,8 +106,12 @@ def _arrays() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
 @lru_cache(maxsize=1)
 def _library() -> CDLL:
     library = compiled.load("tokens/native/engine.so", VERSION)
-    arrays = c_void_p, c_void_p, c_int64, c_void_p, c_int64
-    compiled.declare(library, "nfc_spans", c_int64, c_char_p, c_int64, c_void_p, *arrays)
-    given = c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p
-    compiled.declare(library, "nfc_suspects", c_int64, *given)
+    compiled.declare(library, "nfc_new", c_void_p, c_void_p, c_void_p, c_int64)
+    compiled.declare(library, "nfc_suspects", c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
+    compiled.declare(library, "nfc_full", c_int, c_void_p)
+    compiled.declare(library, "nfc_free", None, c_void_p)
+    where = c_char_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p
+    compiled.declare(library, "nfc_normalize", c_int64, c_void_p, *where)
+    made = c_void_p, c_void_p, c_int64, c_void_p, c_char_p, c_int64, c_void_p
+    compiled.declare(library, "nfc_join", c_int64, c_void_p, *made)
     return library

@@ -2,44 +2,21 @@
 
 import weakref
 from collections.abc import Sequence
-from ctypes import CDLL, POINTER, Structure, byref, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import CDLL, Structure, byref, c_int, c_int64, c_uint64, c_void_p
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from shardmill.system import compiled
+from shardmill.tokens import native
 from shardmill.tokens.added import Added
 from shardmill.tokens.model import AddedToken, Ids, Model, NotSupported, TokenCounts
-from shardmill.tokens.native import VERSION, cpu_path, cpu_paths
 from shardmill.tokens.strings import Flags, Strings
 
 _NEVER, _EACH, _FIRST = range(3)
 # The engine stores up to 16 ids at a time.
 _SLACK_IDS = 16
-# As sp.h numbers them.
-_REASONS = {
-    1: "out of memory for the native engine",
-    2: "a merge gives a token that is not in the vocabulary",
-    3: "a merge takes or gives a token for a byte",
-    4: "it has too many tokens or merges for the native engine",
-    5: "it has tokens too long for the native engine",
-    6: "two of its tokens are spelled alike",
-}
-
-
-class _Vocabulary(Structure):
-    """As in native/sp.h."""
-
-    _fields_ = (
-        ("text", c_void_p),
-        ("offsets", c_void_p),
-        ("ids", c_void_p),
-        ("merges", c_void_p),
-        ("live", c_void_p),
-        ("count", c_uint32),
-        ("merge_count", c_uint32),
-    )
 
 
 class _Asked(Structure):
@@ -54,23 +31,6 @@ class _Asked(Structure):
         ("path", c_int),
         ("small", c_int),
     )
-
-
-def with_live(model: Model) -> Model:
-    """The Model with the merges that can happen, which take most of the time to find; as it is where that cannot be done."""
-    try:
-        return _with_live(model)
-    except NotSupported:
-        return model
-
-
-def _with_live(model: Model) -> Model:
-    live = np.empty((len(model.tokens), 3), np.uint32)
-    if model.live is not None:
-        return model
-    if why := _library().sp_live(byref(_vocabulary(model)), live.ctypes):
-        raise NotSupported(_REASONS[why])
-    return replace(model, live=live)
 
 
 class SentencePiece:
@@ -88,12 +48,12 @@ class SentencePiece:
         closed[[] if model.prepend or normalized else _closed_bytes(raw)] = 1
         prepend = _NEVER if not model.prepend else _FIRST if model.metaspace else _EACH
         pointers = [each.pointer if each else None for each in (added, normalized)]
-        asked = _Asked(*pointers, closed.ctypes.data, prepend, model.metaspace, cpu_paths()[path or cpu_path()], small)
-        model = _with_live(model)
-        vocabulary, why = _vocabulary(model), c_int(0)
+        which = native.cpu_paths()[path or native.cpu_path()]
+        asked = _Asked(*pointers, closed.ctypes.data, prepend, model.metaspace, which, small)
+        (vocabulary, _kept), why = native.vocabulary_of(native.find_live(model)), c_int(0)
         self._engine = library.sp_new(byref(vocabulary), byref(asked), byref(why))
         if not self._engine:
-            raise NotSupported(_REASONS[why.value])
+            raise NotSupported(native.REASONS[why.value])
         weakref.finalize(self, _free, library, self._engine, (added, normalized))
         self._memory = int(library.sp_memory(self._engine)) + sum(each.memory for each in (added, normalized) if each)
         # Text between two added tokens may get a ▁ of its own.
@@ -149,19 +109,10 @@ def _closed_bytes(tokens: Sequence[AddedToken]) -> list[int]:
     return sorted(map(ord, alone))
 
 
-def _vocabulary(model: Model) -> _Vocabulary:
-    """As C takes it: pointers to the arrays of the Model."""
-    assert model.merges is not None
-    arrays = model.tokens.joined, model.tokens.offsets, model.ids, model.merges, model.live
-    pointers = (None if array is None else array.ctypes.data for array in arrays)
-    return _Vocabulary(*pointers, len(model.tokens), len(model.merges))
-
-
 @lru_cache(maxsize=1)
 def _library() -> CDLL:
-    library = compiled.load("tokens/native/engine.so", VERSION)
-    compiled.declare(library, "sp_new", c_void_p, POINTER(_Vocabulary), POINTER(_Asked), c_void_p)
-    compiled.declare(library, "sp_live", c_int, POINTER(_Vocabulary), c_void_p)
+    library = compiled.load("tokens/native/engine.so", native.VERSION)
+    compiled.declare(library, "sp_new", c_void_p, c_void_p, c_void_p, c_void_p)
     compiled.declare(library, "sp_free", None, c_void_p)
     given = c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
     compiled.declare(library, "sp_encode", c_int64, *given)

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import difflib
+import gc
 import hashlib
 import itertools
 import json
@@ -18,7 +19,7 @@ from typing import Any, Literal
 
 from shardmill.errors import TemporaryError, UsageError
 from shardmill.system.names import show
-from shardmill.tokens import native, sentencepiece, stored
+from shardmill.tokens import native, stored, tables
 from shardmill.tokens.compile import byte_alphabet, compile_encoding, compile_json, spelled
 from shardmill.tokens.cuts import Cuts, Family, adjacent_bytes
 from shardmill.tokens.families import family_of
@@ -131,6 +132,8 @@ def load(name: str, most_bytes: float = math.inf, cache: Path | None = None) -> 
     One whose loading would take more than most_bytes of memory is refused first. With a cache folder, what was compiled
     is kept there, and taken from there the next time.
     """
+    if cache is not None:
+        tables.look_in(cache)
     if name in ENCODINGS or name in BUNDLED:
         return _load_encoding(BUNDLED.get(name, name), cache)
     path = Path(name)
@@ -238,7 +241,8 @@ def _load_json(name: str, path: Path, most_bytes: float, cache: Path | None) -> 
         _refuse_beyond(most_bytes, path, size, memory)
         digest = hashlib.sha256(raw).hexdigest()
         memory -= _BEFORE_LOADING
-        return _kept(cache, name, path, digest, lambda: _parse(json.loads(raw), name, path, digest, memory))
+        with _no_collection():
+            return _kept(cache, name, path, digest, lambda: _parse(json.loads(raw), name, path, digest, memory))
     except OSError as e:
         raise UsageError(
             f"{show(path)}: cannot be read: {e.strerror}; check its permissions, or copy it elsewhere"
@@ -247,6 +251,18 @@ def _load_json(name: str, path: Path, most_bytes: float, cache: Path | None) -> 
         raise UsageError(
             f"{show(path)}: not a tokenizer.json of the tokenizers library, or damaged ({type(e).__name__}: {show(str(e))}); check the path, or download it again"
         ) from e
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """A million lists and strings are no garbage; looking for some among them takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _kept(cache: Path | None, name: str, source: Path, digest: str, make: Callable[[], Tokenizer]) -> Tokenizer:
@@ -261,8 +277,7 @@ def _kept(cache: Path | None, name: str, source: Path, digest: str, make: Callab
     made = make()
     if cache:
         if not isinstance(made.model, str):
-            engine = native if made.model.scheme == "bytes" else sentencepiece
-            made = replace(made, model=engine.with_live(made.model))
+            made = replace(made, model=native.with_live(made.model))
         facts = {key: getattr(made, key) for key in ("kind", "size", "specials", "family", "memory")}
         compiled, arrays = (made.model, {}) if isinstance(made.model, str) else stored.from_model(made.model)
         stored.write(cache, digest, {**facts, "model": compiled}, {**arrays, "adjacent": made.cuts.adjacent})
@@ -288,6 +303,7 @@ def _parse(config: dict[str, Any], name: str, source: Path, digest: str, memory:
         raise ValueError("an id is not an integer from 0 to 2^24")
     if not all(isinstance(token["content"], str) for token in added):
         raise ValueError("an added token is not a string")
+    "".join(token["content"] for token in added).encode()  # half a character is none
     if model.get("dropout"):
         raise UsageError(
             f'{show(source)}: its model has dropout, so it gives different tokens each time; set "dropout" to null in the file'

@@ -10,49 +10,21 @@ enum {
     LONGS = 1 << 17,  /* 16 MiB: in Russian one kind in two has more than 16 bytes */
 };
 
-/* Waits while the tables are emptied; the first to find one full empties it when everybody else has left. */
-static void enter(Sp *e)
+static void empty(void *engine)
 {
-    pthread_mutex_lock(&e->lock);
-    while (e->emptying)
-        pthread_cond_wait(&e->changed, &e->lock);
-    int pieces_full = e->learned.pieces > ((u64)e->piece_mask + 1) / 4 * 3;
-    int longs_full = e->learned.longs > ((u64)e->long_mask + 1) / 4 * 3;
-    if (pieces_full || longs_full) {
-        e->emptying = 1;
-        while (e->inside)
-            pthread_cond_wait(&e->changed, &e->lock);
-        if (pieces_full) {
-            memset((void *)e->pieces, 0, sizeof(Piece) * ((size_t)e->piece_mask + 1));
-            e->learned.pieces = 0;
-        }
-        if (longs_full) {
-            memset((void *)e->longs, 0, sizeof(LongPiece) * ((size_t)e->long_mask + 1));
-            e->learned.longs = 0;
-        }
-        e->emptying = 0;
-        pthread_cond_broadcast(&e->changed);
-    }
-    e->inside++;
-    pthread_mutex_unlock(&e->lock);
-}
-
-static void leave(Sp *e, const NewPieces *learned)
-{
-    pthread_mutex_lock(&e->lock);
-    e->learned.pieces += learned->pieces;
-    e->learned.longs += learned->longs;
-    if (--e->inside == 0 && e->emptying)
-        pthread_cond_broadcast(&e->changed);
-    pthread_mutex_unlock(&e->lock);
+    Sp *e = engine;
+    Learned *learned = &e->gate.learned, *most = &e->gate.most;
+    if (is_emptied(learned->words, most->words, (void *)e->pieces, sizeof(Word) * ((size_t)e->piece_mask + 1)))
+        learned->words = 0;
+    if (is_emptied(learned->longs, most->longs, (void *)e->longs, sizeof(LongPiece) * ((size_t)e->long_mask + 1)))
+        learned->longs = 0;
 }
 
 void sp_free(Sp *e)
 {
     if (!e)
         return;
-    pthread_cond_destroy(&e->changed);
-    pthread_mutex_destroy(&e->lock);
+    gate_end(&e->gate);
     free(e->pairs.slots);
     free(e->pairs.steps);
     free(e->ids);
@@ -77,12 +49,10 @@ typedef struct {
 Sp *sp_new(const Vocabulary *v, const Asked *asked, int *why)
 {
     Sp *e = calloc(1, sizeof *e);
-    *why = SP_NO_MEMORY;
+    *why = NO_MEMORY;
     if (!e)
         return NULL;
     e->memory = sizeof *e;
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->changed, NULL);
     e->encode = sp_encode_portable;
 #if defined(__x86_64__)
     if (asked->path == CPU_AVX512)
@@ -98,18 +68,19 @@ Sp *sp_new(const Vocabulary *v, const Asked *asked, int *why)
             added_pass_over(asked->added, (u8)c);
     e->piece_mask = (asked->small ? 64 : PIECES) - 1;
     e->long_mask = (asked->small ? 16 : LONGS) - 1;
-    e->pieces = new_table(sizeof(Piece) * ((size_t)e->piece_mask + 1), &e->memory);
+    gate_make(&e->gate, e->piece_mask + 1, 0, e->long_mask + 1);
+    e->pieces = new_table(sizeof(Word) * ((size_t)e->piece_mask + 1), &e->memory);
     e->longs = new_table(sizeof(LongPiece) * ((size_t)e->long_mask + 1), &e->memory);
     if (e->pieces && e->longs)
         *why = sp_build(e, v);
-    if (*why == SP_GOOD)
+    if (*why == GOOD)
         return e;
     sp_free(e);
     return NULL;
 }
 
 /* The first piece of a text as if a blank came before it; returns its end. */
-static const u8 *first_piece(Sp *e, const u8 *s, const u8 *end, u32 **out, NewPieces *learned)
+static const u8 *first_piece(Sp *e, const u8 *s, const u8 *end, u32 **out, Learned *learned)
 {
     u8 few[512], *copy = few;
     size_t n = sp_size_behind_blank(e, s, (size_t)(end - s));
@@ -133,7 +104,7 @@ static int begins_with_blank(const u8 *s, size_t n)
 }
 
 /* Text that holds no added token; `prepend`: with a blank before it. */
-static u32 *plain(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
+static u32 *plain(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, Learned *learned)
 {
     const u8 *end = s + n, *begin = s;
     if (prepend)
@@ -142,7 +113,7 @@ static u32 *plain(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u3
 }
 
 /* Text in which tokens are looked for by one search; `prepend` is about its beginning. */
-static u32 *search_normalized(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
+static u32 *search_normalized(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, Learned *learned)
 {
     Search search = {0};
     Found found;
@@ -158,7 +129,7 @@ static u32 *search_normalized(Sp *e, const u8 *s, size_t n, size_t readable, int
 }
 
 /* Text between added tokens. Some tokens are only found where it is normalized: with U+2581 for blanks, and before it. */
-static u32 *stretch(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, NewPieces *learned)
+static u32 *stretch(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, u32 *out, Learned *learned)
 {
     if (!e->normalized)
         return plain(e, s, n, readable, prepend, out, learned);
@@ -181,7 +152,7 @@ static u32 *stretch(Sp *e, const u8 *s, size_t n, size_t readable, int prepend, 
     return out;
 }
 
-static u32 *encode_piece(Sp *e, const u8 *text, size_t size, int starts, u32 *out, NewPieces *learned)
+static u32 *encode_piece(Sp *e, const u8 *text, size_t size, int starts, u32 *out, Learned *learned)
 {
     Search search = {0};
     Found found;
@@ -205,15 +176,15 @@ static u32 *encode_piece(Sp *e, const u8 *text, size_t size, int starts, u32 *ou
 int64_t sp_encode(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8 *starts, int64_t count, u32 *out,
                   int64_t *counts)
 {
-    NewPieces learned = {0, 0};
+    Learned learned = {0};
     u32 *at = out;
-    enter(e);
+    gate_enter(&e->gate, empty, e);
     for (int64_t i = 0; i < count && at; i++) {
         u32 *end = encode_piece(e, pieces[i], (size_t)sizes[i], starts[i], at, &learned);
         counts[i] = end ? end - at : 0;
         at = end;
     }
-    leave(e, &learned);
+    gate_leave(&e->gate, &learned);
     return at ? at - out : -1;
 }
 

@@ -15,29 +15,17 @@
 
 enum {
     NO_SYMBOL = NONE,
-    PIECE_BYTES = 16, /* the longest key of the table of pieces */
+    PIECE_BYTES = SHORT_BYTES, /* the longest key of the table of pieces */
     PIECE_IDS = 5,
     ID_WIDTH = 20, /* bits of an id in the table of pieces */
     LONG_PIECE_BYTES = 64,
     LONG_PIECE_IDS = 14,
-    PIECE_PROBES = 8,
     POINTS = 0x200000, /* what four bytes can spell, valid or not */
     UNDERLINE = 0x2581, /* what a blank becomes */
     LONGEST_TOKEN = 1024,
 };
 
-/* What is merged with what: a perfect hash of left, right and merged symbol. */
-typedef struct {
-    u64 *slots;
-    u16 *steps;
-    u32 mask, bucket_shift;
-} Pairs;
-
-/* A piece of at most 16 bytes, padded with FF, and its ids of 20 bits: three in `ids`, two in `rest`, whose last byte says
- * how many, or ASK_LONG. As with words (engine.h), entries are only added, and `rest` is stored last. */
-typedef struct {
-    _Atomic u64 key[2], ids, rest;
-} Piece;
+/* A piece of at most 16 bytes is a Word, whose ids have 20 bits: three in `ids`, two in `rest`. */
 
 /* A piece of up to 64 bytes, or a short one with many ids: two cache lines. `state`: 0 empty, 1 claimed, 2 filled. */
 typedef struct {
@@ -49,12 +37,8 @@ typedef struct {
 
 typedef struct Sp Sp;
 
-typedef struct {
-    u64 pieces, longs;
-} NewPieces;
-
 /* Encodes text that no added token interrupts, of which `readable` bytes may be read. NULL without memory. */
-typedef u32 *EncodeText(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, NewPieces *learned);
+typedef u32 *EncodeText(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, Learned *learned);
 
 struct Sp {
     /* Fixed once made. */
@@ -75,15 +59,10 @@ struct Sp {
     int prepend;                     /* one of the below */
     int metaspace;                   /* the search for added tokens finds blanks as they are */
     /* Shared by all threads, and emptied when full. */
-    Piece *pieces;
+    Word *pieces;
     LongPiece *longs;
     u32 piece_mask, long_mask;
-    /* The gate: nobody encodes while the tables are emptied. */
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    u32 inside;
-    int emptying;
-    NewPieces learned;
+    Gate gate;
     size_t memory;
 };
 
@@ -95,24 +74,6 @@ enum { PREPEND_NEVER, PREPEND_EACH, PREPEND_FIRST };
 #define JOINS_LEFT (1u << 31)
 #define JOINS_RIGHT (1u << 30)
 #define SYMBOL_OF(character) ((character) & NO_SYMBOL)
-
-static inline u64 hash_symbols(u64 pair)
-{
-    return mix(pair ^ 0x2545F4914F6CDD1Dull, HASH0);
-}
-
-static inline u32 symbols_slot(u64 hash, u32 step, u32 mask)
-{
-    return ((u32)hash + step * (u32)(hash >> 24 | 1)) & mask;
-}
-
-/* Two symbols merged, or NO_SYMBOL: one look, and no branch. */
-static inline u32 merged_symbol(const Sp *e, u32 left, u32 right)
-{
-    u64 pair = (u64)left << SYMBOL_BITS | right, hash = hash_symbols(pair);
-    u64 found = e->pairs.slots[symbols_slot(hash, e->pairs.steps[hash >> e->pairs.bucket_shift], e->pairs.mask)];
-    return found >> SYMBOL_BITS == pair ? (u32)found & NO_SYMBOL : (u32)NO_SYMBOL;
-}
 
 static inline u32 character_of(const Sp *e, u32 point)
 {
@@ -164,11 +125,6 @@ static inline int may_join(const Sp *e, u32 left, u32 right)
     return e->joined[bit >> 6] >> (bit & 63) & 1;
 }
 
-static inline u32 hash_piece(u64 k0, u64 k1)
-{
-    return (u32)((k0 * HASH0 + k1 * HASH1) >> 32);
-}
-
 static inline u32 hash_long_piece(const u8 *s, size_t n)
 {
     u64 h = n, tail = 0;
@@ -178,52 +134,27 @@ static inline u32 hash_long_piece(const u8 *s, size_t n)
     return (u32)(mix(h ^ tail, HASH1) >> 20);
 }
 
-/* Where a piece may stand, in order; two entries share a cache line. */
-static inline u32 piece_place(u32 hash, u32 probe, u32 mask)
+static inline int is_digit(u8 c) /* as the library writes them: lower case is another token */
 {
-    return ((hash + (probe & ~1u)) ^ (probe & 1)) & mask;
-}
-
-/* Tokens are known by their numbers, not their ids. */
-typedef struct {
-    const u8 *text;
-    const u32 *offsets, *ids;
-    const u32 (*merges)[2]; /* in order of rank, two tokens each */
-    const u32 (*live)[3];   /* what sp_live finds */
-    u32 count, merge_count;
-} Vocabulary;
-#define SP_NOT_LIVE 0xFFFFFFFFu
-enum { SP_GOOD, SP_NO_MEMORY, SP_UNKNOWN_RESULT, SP_BYTES_MERGED, SP_TOO_MANY, SP_TOO_LONG, SP_TWICE };
-
-static inline const u8 *spelling(const Vocabulary *v, u32 token, u32 *n)
-{
-    *n = v->offsets[token + 1] - v->offsets[token];
-    return v->text + v->offsets[token];
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F');
 }
 
 static inline int is_byte_token(const u8 *s, u32 n)
 {
-    return n == 6 && !memcmp(s, "<0x", 3) && s[5] == '>';
+    return n == 6 && !memcmp(s, "<0x", 3) && is_digit(s[3]) && is_digit(s[4]) && s[5] == '>';
 }
 
-/* sp_live.c: a vocabulary and its merges → those that can happen; sp_build.c: these → the tables. One of the above. */
-int sp_live(const Vocabulary *v, u32 (*live)[3]);
+/* sp_build.c: a vocabulary and its live merges → the tables; GOOD, or why not */
 int sp_build(Sp *e, const Vocabulary *v);
-
-/* sp_pairs.c */
-void *sp_table(size_t size, size_t *memory);
-int sp_hash_pairs(Pairs *p, u32 slots, const u64 *list, u32 count, size_t *memory);
 
 /* sp_merge.c: a piece of any length → its ids, or NULL without memory */
 u32 *sp_merge(const Sp *e, const u8 *s, size_t n, u32 *out);
 u32 sp_unmerged(const Sp *e, const u8 *s, size_t n, u32 *out);
 
 /* sp_learned.c: what was learned */
-Piece *sp_find(Sp *e, const u64 key[2], u32 hash);
-int sp_learn(Sp *e, const u64 key[2], u32 hash, const u64 value[2]);
 const LongPiece *sp_find_long(Sp *e, const u8 *s, size_t n, u32 hash);
 int sp_learn_long(Sp *e, const u8 *s, size_t n, const u32 *ids, size_t count);
-u32 *sp_long_piece(Sp *e, const u8 *s, size_t n, u32 *out, NewPieces *learned);
+u32 *sp_long_piece(Sp *e, const u8 *s, size_t n, u32 *out, Learned *learned);
 
 /* sp_encode.c */
 size_t sp_size_behind_blank(const Sp *e, const u8 *text, size_t size);

@@ -42,9 +42,9 @@ static int map_characters(Sp *e, Building *b, u32 *used)
         if (n && n <= 4 && points_of(s, n, points) == 1 && !e->page[points[0] >> 8])
             e->page[points[0] >> 8] = (u16)pages++;
     }
-    e->pages = sp_table((size_t)pages * 256 * sizeof(u32), &e->memory);
+    e->pages = any_table((size_t)pages * 256 * sizeof(u32), &e->memory);
     if (!e->pages)
-        return SP_NO_MEMORY;
+        return NO_MEMORY;
     memset(e->pages, 0xFF, (size_t)pages * 256 * sizeof(u32));
     for (u32 t = 0; t < b->v->count; t++) {
         const u8 *s = spelling(b->v, t, &n);
@@ -52,12 +52,12 @@ static int map_characters(Sp *e, Building *b, u32 *used)
             *character_place(e, points[0]) = t;
     }
     *used = pages;
-    return SP_GOOD;
+    return GOOD;
 }
 
 static int is_live(const Vocabulary *v, u32 token)
 {
-    return v->live[token][0] != SP_NOT_LIVE;
+    return v->live[token].rank != ~0u;
 }
 
 static void note_bytes(Sp *e, const Vocabulary *v)
@@ -79,12 +79,12 @@ static int number_symbols(Sp *e, Building *b, u32 pages)
     const Vocabulary *v = b->v;
     u32 count = 0, *of_rank = malloc(((size_t)v->merge_count + 1) * sizeof(u32));
     if (!of_rank)
-        return SP_NO_MEMORY;
+        return NO_MEMORY;
     memset(of_rank, 0xFF, (size_t)v->merge_count * sizeof(u32));
     memset(b->symbol, 0xFF, (size_t)v->count * sizeof(u32));
     for (u32 t = 0; t < v->count; t++)
         if (is_live(v, t))
-            of_rank[v->live[t][0]] = t;
+            of_rank[v->live[t].rank] = t;
     for (u32 i = 0; i < v->merge_count; i++)
         if (of_rank[i] != NO_TOKEN)
             b->symbol[of_rank[i]] = count++;
@@ -98,33 +98,29 @@ static int number_symbols(Sp *e, Building *b, u32 pages)
             e->pages[i] = count++;
         }
     e->symbols = count;
-    e->ids = sp_table((size_t)count * sizeof(u32), &e->memory);
+    e->ids = any_table((size_t)count * sizeof(u32), &e->memory);
     if (!e->ids)
-        return SP_NO_MEMORY;
+        return NO_MEMORY;
     for (u32 t = 0; t < v->count; t++)
         if (b->symbol[t] != NO_TOKEN)
             e->ids[b->symbol[t]] = v->ids[t];
-    return count && count < NO_SYMBOL ? SP_GOOD : SP_TOO_MANY;
+    return count && count < NO_SYMBOL ? GOOD : TOO_MANY;
 }
 
-static int hash_pairs(Sp *e, const Building *b)
+static int list_pairs(Sp *e, const Building *b)
 {
-    u32 slots = 512, count = 0;
+    u32 count = 0;
     u64 *list = malloc(((size_t)e->merged_symbols + 1) * sizeof(u64));
     if (!list)
-        return SP_NO_MEMORY;
+        return NO_MEMORY;
     for (u32 t = 0; t < b->v->count; t++)
         if (is_live(b->v, t)) {
-            u32 left = b->symbol[b->v->live[t][1]], right = b->symbol[b->v->live[t][2]];
+            u32 left = b->symbol[b->v->live[t].left], right = b->symbol[b->v->live[t].right];
             list[count++] = ((u64)left << SYMBOL_BITS | right) << SYMBOL_BITS | b->symbol[t];
         }
-    while (slots < count + count / 10) /* as full as can be: it is read in no order */
-        slots *= 2;
-    int good = 0;
-    for (u32 i = 0; i < 3 && !good; i++)
-        good = sp_hash_pairs(&e->pairs, slots << i, list, count, &e->memory);
+    int good = hash_pairs(&e->pairs, list, count, &e->memory);
     free(list);
-    return good ? SP_GOOD : SP_NO_MEMORY;
+    return good ? GOOD : NO_MEMORY;
 }
 
 /* Which characters stand side by side in a live token. */
@@ -134,9 +130,9 @@ static int note_neighbours(Sp *e, const Building *b)
     e->joined_shift = 64 - 18; /* of the bits at most an eighth is set */
     while (1ull << (64 - e->joined_shift) < 8ull * e->merged_symbols)
         e->joined_shift--;
-    e->joined = sp_table(1ull << (64 - e->joined_shift - 3), &e->memory);
+    e->joined = any_table(1ull << (64 - e->joined_shift - 3), &e->memory);
     if (!e->joined)
-        return SP_NO_MEMORY;
+        return NO_MEMORY;
     memset(e->apart, 1, sizeof e->apart);
     for (u32 t = 0; t < b->v->count; t++) {
         if (!is_live(b->v, t))
@@ -154,7 +150,7 @@ static int note_neighbours(Sp *e, const Building *b)
                 e->apart[left][right] = 0;
         }
     }
-    return SP_GOOD;
+    return GOOD;
 }
 
 static void tabulate_ascii(Sp *e)
@@ -162,7 +158,7 @@ static void tabulate_ascii(Sp *e)
     for (u32 i = 0; i < 128; i++)
         e->ascii[i] = character_of(e, i == ' ' ? (u32)UNDERLINE : i);
     for (u32 i = 0; i < 128 * 128; i++)
-        e->ascii_pairs[i] = merged_symbol(e, SYMBOL_OF(e->ascii[i >> 7]), SYMBOL_OF(e->ascii[i & 127]));
+        e->ascii_pairs[i] = merged(&e->pairs, SYMBOL_OF(e->ascii[i >> 7]), SYMBOL_OF(e->ascii[i & 127]));
     for (u32 c = 0; c < 128; c++)
         if (e->closed[c]) {
             e->ascii[c] = NO_SYMBOL;
@@ -194,31 +190,35 @@ static void learn_tokens(Sp *e, const Building *b)
         const u8 *s = spelling(b->v, t, &n);
         u32 size = b->symbol[t] == NO_TOKEN ? 0 : spelled_in_text(e, s, n, text);
         if (size > PIECE_BYTES)
-            e->learned.longs += (u64)sp_learn_long(e, text, size, &id, 1);
+            e->gate.learned.longs += (u64)sp_learn_long(e, text, size, &id, 1);
         if (!size || size > PIECE_BYTES)
             continue;
         u64 key[2], value[2] = {id, 1ull << 56};
         memset(key, 0xFF, sizeof key);
         memcpy(key, text, size);
-        e->learned.pieces += (u64)sp_learn(e, key, hash_piece(key[0], key[1]), value);
+        e->gate.learned.words += (u64)learn_word(e->pieces, e->piece_mask, key, hash_word(key[0], key[1]), value);
     }
 }
 
 int sp_build(Sp *e, const Vocabulary *v)
 {
-    for (u32 t = 0; t < v->count; t++)
-        if (is_live(v, t) && (v->live[t][0] >= v->merge_count || v->live[t][1] >= v->count || v->live[t][2] >= v->count))
-            return SP_UNKNOWN_RESULT; /* not what sp_live found */
+    for (u32 t = 0, n; t < v->count; t++) {
+        spelling(v, t, &n);
+        if (n > LONGEST_TOKEN)
+            return TOO_LONG;
+        if (is_live(v, t) && (v->live[t].rank >= v->merge_count || v->live[t].left >= v->count || v->live[t].right >= v->count))
+            return UNKNOWN_RESULT; /* not what engine_live found */
+    }
     Building b = {.v = v, .symbol = malloc(((size_t)v->count + 1) * sizeof(u32))};
     u32 pages = 0;
-    int why = b.symbol ? map_characters(e, &b, &pages) : SP_NO_MEMORY;
-    if (why == SP_GOOD)
+    int why = b.symbol ? map_characters(e, &b, &pages) : NO_MEMORY;
+    if (why == GOOD)
         why = number_symbols(e, &b, pages);
-    if (why == SP_GOOD)
-        why = hash_pairs(e, &b);
-    if (why == SP_GOOD)
+    if (why == GOOD)
+        why = list_pairs(e, &b);
+    if (why == GOOD)
         why = note_neighbours(e, &b);
-    if (why == SP_GOOD) {
+    if (why == GOOD) {
         note_bytes(e, v);
         tabulate_ascii(e);
         learn_tokens(e, &b);

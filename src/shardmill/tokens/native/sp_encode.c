@@ -22,7 +22,8 @@ typedef struct {
     const u8 *text;
     const u16 *at;
     u64 keys[BATCH][2], values[BATCH][2];
-    u32 hashes[BATCH];
+    u32 hashes[BATCH]; /* all long pieces have the same, and a key that is in no entry: that is read from nearby */
+    u32 long_hashes[BATCH];
     u16 asked[BATCH]; /* those that are not a single character beyond ASCII, which need not be looked up */
 } Batch;
 
@@ -77,9 +78,9 @@ static u32 find_elsewhere(Sp *e, Batch *b, New *missed, u32 count)
     for (u32 m = 0; m < count; m++) {
         u32 i = missed[m].index, size = (u32)b->at[i + 1] - b->at[i];
         const u8 *s = b->text + b->at[i];
-        const Piece *known = size <= PIECE_BYTES ? sp_find(e, b->keys[i], b->hashes[i]) : NULL;
+        const Word *known = size <= PIECE_BYTES ? find_word(e->pieces, e->piece_mask, b->keys[i], b->hashes[i]) : NULL;
         const LongPiece *other =
-            size > PIECE_BYTES && size <= LONG_PIECE_BYTES ? sp_find_long(e, s, size, b->hashes[i]) : NULL;
+            size > PIECE_BYTES && size <= LONG_PIECE_BYTES ? sp_find_long(e, s, size, b->long_hashes[i]) : NULL;
         b->values[i][1] = ASK_LONG;
         if (known) {
             b->values[i][0] = GET(known->ids);
@@ -106,7 +107,7 @@ static inline void pack_value(const u32 *ids, u32 count, u64 value[2])
     value[1] = id[3] | id[4] << ID_WIDTH | (u64)count << 56;
 }
 
-static void learn(Sp *e, const u64 key[2], u32 hash, const New *piece, NewPieces *learned)
+static void learn(Sp *e, const u64 key[2], u32 hash, const New *piece, Learned *learned)
 {
     u64 value[2] = {0, ASK_LONG};
     if (piece->text[piece->size - 1] == 0xFF) /* not UTF-8: it must not pass for the piece without this byte */
@@ -116,7 +117,7 @@ static void learn(Sp *e, const u64 key[2], u32 hash, const New *piece, NewPieces
     else
         learned->longs += (u64)sp_learn_long(e, piece->text, piece->size, piece->ids, piece->count);
     if (piece->size <= PIECE_BYTES)
-        learned->pieces += (u64)sp_learn(e, key, hash, value);
+        learned->words += (u64)learn_word(e->pieces, e->piece_mask, key, hash, value);
 }
 
 #define KERNEL sp_encode_portable

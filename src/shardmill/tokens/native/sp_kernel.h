@@ -73,7 +73,9 @@ static inline void FN(unpack)(const u64 value[2], u32 *out)
  * rank << 4 | place, so that the least is the leftmost of the lowest. */
 typedef struct {
     FN(Ranks) ranks;
-    u32 alive, symbol[PIECE_BYTES + 2];
+    u32 alive, at, ahead, symbol[PIECE_BYTES + 2];
+    u64 next_pair, last_pair; /* what the last merge made, with its neighbours */
+    const u64 *with_next, *with_last;
     New *piece;
 } FN(Lane);
 
@@ -104,7 +106,7 @@ static inline int FN(begin)(const Sp *e, FN(Lane) *lane, New *piece)
             symbol[count++] = found == NO_SYMBOL ? 0 : found; /* not UTF-8 */
         }
         for (u32 i = 0; i + 1 < count; i++)
-            rank[i] = merged_symbol(e, symbol[i], symbol[i + 1]) << 4 | i;
+            rank[i] = merged(&e->pairs, symbol[i], symbol[i + 1]) << 4 | i;
     }
     symbol[-1] = symbol[count] = NO_SYMBOL;
     lane->ranks = FN(load_ranks)(rank);
@@ -123,45 +125,55 @@ static inline void FN(end)(const Sp *e, FN(Lane) *lane)
     lane->piece = NULL;
 }
 
+/* One merge of a piece, whose new neighbours are asked for; 0 when there is none left. */
+static inline int FN(merge_one)(const Sp *e, FN(Lane) *l)
+{
+    u32 least = FN(least)(&l->ranks), i = (least & 15) + 1, made = least >> 4;
+    if (made == NO_SYMBOL)
+        return 0;
+    u32 after = l->alive & ~((2u << i) - 1), gone = after & -after, before = l->alive & ((1u << i) - 1);
+    after ^= gone;
+    l->alive ^= gone;
+    l->at = i;
+    l->ahead = 31 - (u32)__builtin_clz(before);
+    l->next_pair = (u64)made << SYMBOL_BITS | l->symbol[__builtin_ctz(after)];
+    l->last_pair = (u64)l->symbol[l->ahead] << SYMBOL_BITS | made;
+    l->with_next = pair_entry(&e->pairs, l->next_pair);
+    l->with_last = pair_entry(&e->pairs, l->last_pair);
+    __builtin_prefetch(l->with_next);
+    __builtin_prefetch(l->with_last);
+    l->symbol[i] = made;
+    FN(set)(&l->ranks, gone >> 1, (u32)NO_SYMBOL << 4 | 15);
+    return 1;
+}
+
 /* A few side by side, one merge of each in turn: each step of one waits for memory, and the others fill the time. */
 static __attribute__((noinline)) void FN(merge)(const Sp *e, New *pieces, u32 count)
 {
-    enum { TOGETHER = 8 };
+    enum { TOGETHER = 16 };
     FN(Lane) lanes[TOGETHER];
     u32 next = 0, busy = 0;
-    for (u32 k = 0; k < TOGETHER; k++)
-        while (next < count)
-            if (FN(begin)(e, &lanes[k], &pieces[next++])) {
-                busy |= 1u << k;
-                break;
-            }
-    while (busy)
-        for (u32 k = 0; k < TOGETHER; k++) {
-            if (!(busy >> k & 1))
-                continue;
-            FN(Lane) *l = &lanes[k];
-            u32 least = FN(least)(&l->ranks), i = (least & 15) + 1, made = least >> 4;
-            if (made == NO_SYMBOL) {
-                FN(end)(e, l);
-                busy ^= 1u << k;
-                while (next < count)
-                    if (FN(begin)(e, l, &pieces[next++])) {
-                        busy |= 1u << k;
-                        break;
-                    }
+    while (next < count && busy < TOGETHER)
+        busy += (u32)FN(begin)(e, lanes + busy, &pieces[next++]);
+    while (busy) {
+        for (u32 k = 0; k < busy;) {
+            if (FN(merge_one)(e, lanes + k)) {
+                k++;
                 continue;
             }
-            u32 after = l->alive & ~((2u << i) - 1), gone = after & -after, before = l->alive & ((1u << i) - 1);
-            after ^= gone;
-            l->alive ^= gone;
-            u32 behind = (u32)__builtin_ctz(after), ahead = 31 - (u32)__builtin_clz(before);
-            u32 with_next = merged_symbol(e, made, l->symbol[behind]);
-            u32 with_last = merged_symbol(e, l->symbol[ahead], made);
-            l->symbol[i] = made;
-            FN(set)(&l->ranks, gone >> 1, (u32)NO_SYMBOL << 4 | 15);
-            FN(set)(&l->ranks, 1u << (i - 1), with_next << 4 | (i - 1));
-            FN(set)(&l->ranks, (1u << ahead) >> 1, with_last << 4 | ((ahead - 1) & 15));
+            FN(end)(e, lanes + k);
+            int begun = 0;
+            while (next < count && !begun)
+                begun = FN(begin)(e, lanes + k, &pieces[next++]);
+            if (!begun)
+                lanes[k] = lanes[--busy];
         }
+        for (u32 k = 0; k < busy; k++) {
+            FN(Lane) *l = lanes + k;
+            FN(set)(&l->ranks, 1u << (l->at - 1), merged_at(l->with_next, l->next_pair) << 4 | (l->at - 1));
+            FN(set)(&l->ranks, (1u << l->ahead) >> 1, merged_at(l->with_last, l->last_pair) << 4 | ((l->ahead - 1) & 15));
+        }
+    }
 }
 
 /* Where pieces begin in a window; the first at 0. Four bytes behind it may be read. */
@@ -191,7 +203,7 @@ static u32 FN(find_pieces)(const Sp *e, const u8 *p, u32 size, u16 *at)
 }
 
 /* The ids of pieces `from` to `to`, of which the new ones are in `fresh`. */
-static inline u32 *FN(write_ids)(Sp *e, const Batch *b, u32 from, u32 to, const New *fresh, u32 *out, NewPieces *learned)
+static inline u32 *FN(write_ids)(Sp *e, const Batch *b, u32 from, u32 to, const New *fresh, u32 *out, Learned *learned)
 {
     for (u32 i = from; i < to; i++) {
         u64 n = b->values[i][1] >> 56;
@@ -233,14 +245,14 @@ static inline u32 FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
         b->asked[asked++] = (u16)i;
         b->keys[i][0] = load8(s) | padding[held][0];
         b->keys[i][1] = load8(s + 8) | padding[held][1];
-        b->hashes[i] = hash_piece(b->keys[i][0], b->keys[i][1]);
+        b->hashes[i] = hash_word(b->keys[i][0], b->keys[i][1]);
         if (UNLIKELY(size > PIECE_BYTES) && size <= LONG_PIECE_BYTES) {
-            b->hashes[i] = hash_long_piece(s, size);
-            const u8 *entry = (const u8 *)(e->longs + (b->hashes[i] & e->long_mask));
+            b->long_hashes[i] = hash_long_piece(s, size);
+            const u8 *entry = (const u8 *)(e->longs + (b->long_hashes[i] & e->long_mask));
             __builtin_prefetch(entry);
             __builtin_prefetch(entry + 64);
         } else
-            __builtin_prefetch(e->pieces + piece_place(b->hashes[i], 0, e->piece_mask));
+            __builtin_prefetch(e->pieces + word_place(b->hashes[i], 0, e->piece_mask));
     }
     return asked;
 }
@@ -252,8 +264,8 @@ static inline u32 FN(look_up)(const Sp *e, Batch *b, u32 from, u32 asked, New *m
     u32 k = from, m = 0;
     for (; k < asked && m < MOST_NEW; k++) {
         u32 i = b->asked[k];
-        Piece *x = e->pieces + piece_place(b->hashes[i], 0, e->piece_mask);
-        Piece *y = e->pieces + piece_place(b->hashes[i], 1, e->piece_mask);
+        Word *x = e->pieces + word_place(b->hashes[i], 0, e->piece_mask);
+        Word *y = e->pieces + word_place(b->hashes[i], 1, e->piece_mask);
         u64 rest_x = atomic_load_explicit(&x->rest, memory_order_acquire);
         u64 rest_y = atomic_load_explicit(&y->rest, memory_order_acquire);
         u64 not_x = (GET(x->key[0]) ^ b->keys[i][0]) | (GET(x->key[1]) ^ b->keys[i][1]);
@@ -261,7 +273,7 @@ static inline u32 FN(look_up)(const Sp *e, Batch *b, u32 from, u32 asked, New *m
         b->values[i][0] = not_x ? GET(y->ids) : GET(x->ids);
         b->values[i][1] = not_x ? rest_y : rest_x;
         if (UNLIKELY(not_x && not_y)) {
-            __builtin_prefetch(e->pieces + piece_place(b->hashes[i], 2, e->piece_mask));
+            __builtin_prefetch(e->pieces + word_place(b->hashes[i], 2, e->piece_mask));
             missed[m++].index = i;
         }
     }
@@ -271,7 +283,7 @@ static inline u32 FN(look_up)(const Sp *e, Batch *b, u32 from, u32 asked, New *m
 
 /* Pieces between the places → ids: from what was learned, or merged now. Entries are asked for long before they are
  * read, since most are far from the processor. */
-static u32 *FN(encode_pieces)(Sp *e, const u8 *text, const u16 *at, u32 count, u32 *out, NewPieces *learned)
+static u32 *FN(encode_pieces)(Sp *e, const u8 *text, const u16 *at, u32 count, u32 *out, Learned *learned)
 {
     Batch b = {.text = text, .at = at};
     New fresh[MOST_NEW];
@@ -291,7 +303,7 @@ static u32 *FN(encode_pieces)(Sp *e, const u8 *text, const u16 *at, u32 count, u
     return out;
 }
 
-u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, NewPieces *learned)
+u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, Learned *learned)
 {
     u8 copy[SP_WINDOW + SP_PADDING];
     u16 at[SP_WINDOW + 64];

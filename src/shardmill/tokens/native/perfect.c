@@ -1,12 +1,12 @@
 /* What is merged with what, in a table that answers with one look: a perfect hash. */
 #include <stdlib.h>
 
-#include "sp.h"
+#include "engine.h"
 
 enum { FULL_BUCKET = 64, TRIED_STEPS = 1 << 16 };
 
 /* Large tables in huge pages, small ones in what they need. */
-void *sp_table(size_t size, size_t *memory)
+void *any_table(size_t size, size_t *memory)
 {
     if (size >= 1 << 20)
         return new_table(size, memory);
@@ -21,7 +21,7 @@ static int place_bucket(Pairs *p, u32 bucket, const u64 *pairs, u32 n)
     for (u32 step = 0; step < TRIED_STEPS; step++) {
         u32 placed = 0;
         for (; placed < n; placed++) {
-            slots[placed] = symbols_slot(hash_symbols(pairs[placed] >> SYMBOL_BITS), step, p->mask);
+            slots[placed] = pair_slot(hash_pair(pairs[placed] >> SYMBOL_BITS), step, p->mask);
             if (p->slots[slots[placed]] != ~0ull)
                 break;
             p->slots[slots[placed]] = pairs[placed];
@@ -44,13 +44,13 @@ static int place_pairs(Pairs *p, const u64 *list, u32 count, u32 buckets)
     int good = sorted && begin;
     if (good) {
         for (u32 i = 0; i < count; i++)
-            begin[(hash_symbols(list[i] >> SYMBOL_BITS) >> p->bucket_shift) + 2]++;
+            begin[(hash_pair(list[i] >> SYMBOL_BITS) >> p->bucket_shift) + 2]++;
         for (u32 i = 2; i < buckets + 2; i++) {
             good &= begin[i] <= FULL_BUCKET;
             begin[i] += begin[i - 1];
         }
         for (u32 i = 0; i < count; i++)
-            sorted[begin[(hash_symbols(list[i] >> SYMBOL_BITS) >> p->bucket_shift) + 1]++] = list[i];
+            sorted[begin[(hash_pair(list[i] >> SYMBOL_BITS) >> p->bucket_shift) + 1]++] = list[i];
     }
     for (u32 size = FULL_BUCKET; size && good; size--)
         for (u32 i = 0; i < buckets && good; i++)
@@ -61,15 +61,14 @@ static int place_pairs(Pairs *p, const u64 *list, u32 count, u32 buckets)
     return good;
 }
 
-/* In a table of so many slots; 0 without memory, or when they are too few. */
-int sp_hash_pairs(Pairs *p, u32 slots, const u64 *list, u32 count, size_t *memory)
+static int hash_into(Pairs *p, u32 slots, const u64 *list, u32 count, size_t *memory)
 {
     size_t used = 0;
-    u32 buckets = slots / 4;
+    u32 buckets = slots / 8;
     p->mask = slots - 1;
     p->bucket_shift = 64 - (u32)__builtin_ctz(buckets);
-    p->slots = sp_table((size_t)slots * sizeof(u64), &used);
-    p->steps = sp_table((size_t)buckets * sizeof(u16), &used);
+    p->slots = any_table((size_t)slots * sizeof(u64), &used);
+    p->steps = any_table((size_t)buckets * sizeof(u16), &used);
     if (p->slots)
         memset(p->slots, 0xFF, (size_t)slots * sizeof(u64));
     if (p->slots && p->steps && place_pairs(p, list, count, buckets)) {
@@ -80,5 +79,17 @@ int sp_hash_pairs(Pairs *p, u32 slots, const u64 *list, u32 count, size_t *memor
     free(p->steps);
     p->slots = NULL;
     p->steps = NULL;
+    return 0;
+}
+
+/* The table of these pairs, each with the symbol that it gives. False without memory. */
+int hash_pairs(Pairs *p, const u64 *list, u32 count, size_t *memory)
+{
+    u32 slots = 512;
+    while (slots < count + count / 4)
+        slots *= 2;
+    for (u32 i = 0; i < 3; i++) /* in a larger table, should some pairs find no place */
+        if (hash_into(p, slots << i, list, count, memory))
+            return 1;
     return 0;
 }
