@@ -26,14 +26,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 import patterns  # type: ignore[import-not-found]  # noqa: E402
 import tiny  # type: ignore[import-not-found]  # noqa: E402
-from shardmill.documents import json_fast  # noqa: E402
+from shardmill.documents import native as documents  # noqa: E402
 from shardmill.tokens import native  # noqa: E402
 from shardmill.tokens.model import Model  # noqa: E402
 from shardmill.tokens.tokenizer import ENCODINGS, load  # noqa: E402
 
 _SAMPLES = runpy.run_path(str(ROOT / "tests/samples.py"))
 _SOURCES = ROOT / "src/shardmill/tokens/native"
-_JSON = ROOT / "src/shardmill/documents/native/lines.c"
+_DOCUMENTS = ROOT / "src/shardmill/documents/native"
 _FLAGS = ["-std=gnu11", "-O3", "-static", "-pthread", f"-I{_SOURCES}"]
 
 
@@ -72,7 +72,7 @@ def run(texts: int, seed: int) -> str:
     assert command and emulate, "ask missing first"
     with tempfile.TemporaryDirectory() as folder:
         program, cases = Path(folder) / "driver", Path(folder) / "cases"
-        sources = [str(path) for path in (*sorted(_SOURCES.glob("*.c")), _JSON)]
+        sources = [str(path) for folder in (_SOURCES, _DOCUMENTS) for path in sorted(folder.glob("*.c"))]
         subprocess.run([*command, *_FLAGS, "-o", str(program), str(ROOT / "tools/neon_driver.c"), *sources], check=True)
         rng = random.Random(seed)
         pieces = [*_SAMPLES["SAMPLES"].values(), _SAMPLES["ALL"], *(patterns.random_text(rng) for _ in range(texts))]
@@ -96,14 +96,12 @@ def _models() -> Iterator[Model]:
 
 
 def _lines(texts: list[str]) -> list[npt.NDArray[Any]]:
-    """JSON lines, some of them escaped as far as can be, and a few that are declined."""
+    """JSON lines, some of them escaped as far as can be and a few that are declined; their texts, and the hashes of these."""
     lines = [json.dumps({"text": text}, ensure_ascii=bool(number % 2)) for number, text in enumerate(texts)]
-    data = "\n".join([*lines, '{"text": 5}', '{"text": "a\tb"}']).encode()
-    found = json_fast.texts(data, b"\n", ("text",))
-    ends = np.cumsum([len(text or b"") for text in found])
-    ends[[text is None for text in found]] = -1
-    texts_found = b"".join(text for text in found if text is not None)
-    return [np.frombuffer(data, np.uint8), np.frombuffer(texts_found, np.uint8), ends.astype(np.int64)]
+    lines += ['{"text": 5}', '{"text": "a\tb"}', *(json.dumps({"text": "x" * size}) for size in range(300))]
+    data = np.frombuffer("\n".join(lines).encode(), np.uint8)
+    found, declined = documents.texts_of_lines(data, len(lines), ("text",))
+    return [data, found.data[: found.ends[-1]], found.starts, found.ends, declined, documents.hashes(found, 4096, 5)]
 
 
 def _case(model: Model, texts: list[str]) -> list[npt.NDArray[Any]]:

@@ -2,7 +2,7 @@
  * on every code path that this processor has, and compares ids and words with those in the file.
  *
  * The file is a list of arrays, each a number of bytes and so many bytes, padded to eight. JSON lines come first, with the
- * texts in them and where each ends; then cases of ARRAYS. */
+ * texts in them, where each stands and its hash; then cases of ARRAYS. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,10 +13,12 @@ Engine *engine_new(const Given *given);
 void engine_free(Engine *e);
 int64_t engine_encode(Engine *e, const u8 *const *pieces, const int64_t *sizes, int64_t count, u8 *out, int64_t *counts);
 int64_t engine_words(const Engine *e, const u8 *text, int64_t size, int scalar, int64_t *sizes);
-int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t *name_ends, int64_t name_count, u8 *out,
-                    int64_t *text_ends, int64_t most);
+int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t *name_ends, int64_t name_count, int64_t count,
+                    u8 *out, int64_t *begins, int64_t *ends, u8 *declined);
+void texts_hashes(const u8 *const *texts, const int64_t *sizes, int64_t count, int64_t most, u64 seed, u64 *hashes);
 
-enum { LINES, LINE_TEXTS, LINE_ENDS, LINE_ARRAYS };
+enum { LINES, LINE_TEXTS, BEGINS, ENDS, DECLINED, HASHES, LINE_ARRAYS };
+enum { MOST_HASHED = 4096, SEED = 5 }; /* as in neon.py */
 enum { SHAPE, VOCABULARY, OFFSETS, IDS, LIVE, TYPES, TEXT, SIZES, EXPECTED, COUNTS, WORDS, ARRAYS };
 
 typedef struct {
@@ -105,19 +107,28 @@ static int check(const Array *a, int path, int number)
 
 static int check_lines(const Array *a)
 {
-    const int64_t name_end = 4, *expected = a[LINE_ENDS].data;
-    int64_t lines = (int64_t)(a[LINE_ENDS].size / 8), *ends = malloc(a[LINE_ENDS].size);
-    u8 *out = malloc(a[LINES].size + 16);
-    int64_t found = lines_texts(a[LINES].data, (int64_t)a[LINES].size, (const u8 *)"text", &name_end, 1, out, ends, lines);
-    if (found != lines)
-        return differ("number of lines", "JSON", 0, found, lines);
-    for (int64_t i = 0; i < lines; i++)
-        if (ends[i] != expected[i])
-            return differ("end of a text", "JSON", 0, ends[i], expected[i]);
-    if (memcmp(out, a[LINE_TEXTS].data, a[LINE_TEXTS].size))
+    const int64_t name_end = 4, *begins = a[BEGINS].data, *ends = a[ENDS].data;
+    const u8 *texts = a[LINE_TEXTS].data, *declined = a[DECLINED].data;
+    const u64 *hashes = a[HASHES].data;
+    size_t count = a[DECLINED].size;
+    int64_t *begins_found = malloc(8 * count), *ends_found = malloc(8 * count), size = (int64_t)a[LINES].size;
+    u8 *out = malloc(a[LINES].size + 16), *declined_found = malloc(count);
+    int64_t used = lines_texts(a[LINES].data, size, (const u8 *)"text", &name_end, 1, (int64_t)count, out, begins_found,
+                               ends_found, declined_found);
+    if (used != size)
+        return differ("size of all lines", "JSON", 0, used, size);
+    if (memcmp(out, texts, a[LINE_TEXTS].size))
         return differ("text", "JSON", 0, 0, 0);
-    free(ends);
-    free(out);
+    for (size_t i = 0; i < count; i++) {
+        const u8 *text = texts + begins[i];
+        int64_t bytes = ends[i] - begins[i];
+        u64 hash;
+        texts_hashes(&text, &bytes, 1, MOST_HASHED, SEED, &hash);
+        if (begins_found[i] != begins[i] || ends_found[i] != ends[i] || declined_found[i] != declined[i])
+            return differ("place of a text", "JSON", (int)i, ends_found[i], ends[i]);
+        if (hash != hashes[i])
+            return differ("hash", "xxh3", (int)i, (int64_t)hash, (int64_t)hashes[i]);
+    }
     return 0;
 }
 
