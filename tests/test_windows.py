@@ -1,5 +1,6 @@
 """Rows are a pure function of the sample's number: the same for any batch, rank, worker, process or resume."""
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -360,6 +361,21 @@ def test_anonymous_memory_is_flat(tmp_path):
     for first in range(2000, 100_000, 8):
         rows.batch(range(first, first + 8))
     assert anonymous() - before < 512, "kB"
+
+
+def test_a_batch_leaves_nothing_for_the_garbage_collector(tmp_path):
+    """The pointers of numpy's array.ctypes did: cycles, which grew to megabytes before they were collected."""
+    rows = Windows(positions(tmp_path, 20_001, shards=4), length=64, seed=1)
+    rows.batch(range(8))
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        for first in range(0, 8000, 8):
+            rows.batch(range(first, first + 8))
+        assert len(gc.get_objects()) - before < 100
+    finally:
+        gc.enable()
 
 
 def test_scrambled_is_splitmix():

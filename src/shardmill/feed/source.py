@@ -200,7 +200,9 @@ class TokenFiles:
 def _read_spans(files: list[int], offsets: Numbers, sizes: Numbers, out: npt.NDArray[Any]) -> int:
     """Read bytes of files, one span after the other. Returns how many spans were read to their end."""
     found = np.array(files, np.int32), np.ascontiguousarray(offsets), np.ascontiguousarray(sizes)
-    return int(_library().spans_read(*(array.ctypes for array in found), len(files), out.ctypes))
+    # Addresses: each array.ctypes would leave a cycle, and memory grew by 1.3 KiB with a thousand batches.
+    given = [array.ctypes.data for array in found]
+    return int(_library().spans_read(*given, len(files), out.ctypes.data))
 
 
 @lru_cache(maxsize=1)
