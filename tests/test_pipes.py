@@ -1,6 +1,7 @@
 """Standard input and named pipes: any size, unknown length, read once and forward."""
 
 import functools
+import gzip
 import json
 import os
 import signal
@@ -230,6 +231,19 @@ def test_a_full_disk_under_a_long_record_is_said_and_can_be_tried_again(monkeypa
     with pytest.raises(TemporaryError, match=r"pipe: .* buffered on disk.* No space"):
         for _ in range(6):
             kept.append(bytes(1 << 20))
+
+
+@pytest.mark.parametrize("name", ["-", "dump", "dump.gz"])
+def test_json_lines_without_a_name_are_not_taken_for_text(tmp_path, name):
+    """Their braces and quotes became tokens, without a word."""
+    lines = b'{"url": "a", "text": "one two"}\n' * 50
+    (tmp_path / "dump").write_bytes(lines)
+    (tmp_path / "dump.gz").write_bytes(gzip.compress(lines))
+    done = command.run("prepare", name, "-o", "out", cwd=tmp_path, input=lines)
+    assert done.returncode == 1 and "looks like JSON lines" in done.stderr and "--input-format jsonl" in done.stderr
+    for kind, documents in (("jsonl", "50 documents"), ("text", "1 document")):
+        done = command.run("prepare", name, "-o", kind, "--input-format", kind, cwd=tmp_path, input=lines)
+        assert done.returncode == 0 and documents in done.stderr
 
 
 def test_a_long_line_of_json_through_a_pipe(tmp_path):

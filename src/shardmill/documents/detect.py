@@ -1,6 +1,7 @@
 """An input file → its format, from its first bytes and its name, and a Reader of its decompressed content."""
 
 import os
+import re
 
 from shardmill.documents import utf8
 from shardmill.errors import ContentError
@@ -34,6 +35,7 @@ _FOREIGN = {
     b"\x93NUMPY": "a NumPy file",
     b"FEA1": "a Feather file of version 1; rewrite it with a current pyarrow",
 }
+_JSON_LINE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{ *"[^"\\\n]*" *:')
 
 
 def suffixes(path: str) -> tuple[str, Compression | None]:
@@ -72,7 +74,12 @@ def format_of(reader: Reader, asked: InputFormat) -> InputFormat:
         for magic, what in _FOREIGN.items():
             if head.startswith(magic):
                 raise ContentError(f"{show(reader.path)}: is {what}; this format is not supported")
-        asked = found or FORMAT_OF_SUFFIX.get(suffixes(reader.path)[0], "text")
+        named = FORMAT_OF_SUFFIX.get(suffixes(reader.path)[0])
+        if found is None and named is None and _JSON_LINE.match(head):
+            raise ContentError(
+                f"{show(reader.path)}: looks like JSON lines, which its name does not say; pass --input-format jsonl, or --input-format text to take it as it is"
+            )
+        asked = found or named or "text"
     if asked in ("parquet", "arrow") and found != asked:
         begins = "PAR1" if asked == "parquet" else "ARROW1 or a stream header"
         raise ContentError(

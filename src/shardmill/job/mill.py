@@ -27,7 +27,7 @@ from shardmill.job.block import Milled
 from shardmill.job.destination import Destination
 from shardmill.job.estimate import check_space, expected, with_staging_limit
 from shardmill.job.job import Job, choose_splitter, describe, find, make_job, versions
-from shardmill.job.notes import notes_before, notes_on, nothing_written
+from shardmill.job.notes import notes_before, notes_on, refuse_nothing
 from shardmill.job.plan import refuse_changed_in_part
 from shardmill.job.split import Splitter
 from shardmill.job.truncate import Truncation
@@ -268,7 +268,7 @@ class _Output:
         """Everything is written: add what the format writes at the end, then only final names are missing."""
         self._refuse_too_many_rejects(at_end=True)
         if not self.at.tokens:
-            raise nothing_written(self._job, self.at.counts)
+            refuse_nothing(self._job, self.at.counts)
         if not self.at.finished:
             self._writer.finish()
             storage.reached("files-finished")

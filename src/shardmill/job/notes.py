@@ -133,26 +133,15 @@ def _about_pipe(job: Job) -> list[str]:
     ]
 
 
-def nothing_written(job: Job, counts: Counts) -> InputError:
-    """Every document was left out: why, and what now."""
-    whose = show(job.files[0].path) + (f" and {len(job.files) - 1:,} more" if len(job.files) > 1 else "")
-    left = {
-        "empty": counts.documents_empty,
-        "rejected by --on-error skip": counts.rejected,
-        "not in the --sample": counts.documents_unsampled + counts.passages_unsampled,
-        "filtered out by --where": counts.documents_filtered,
-    }
-    why = ", ".join(f"{count:,} {reason}" for reason, count in left.items() if count)
-    remedy = "check the inputs, and the name of --field"
-    if counts.documents_filtered:
-        remedy = f"no record {_NOTHING_WANTED}"
-    elif counts.rejected:
-        remedy = "leave --on-error out to see what is wrong with the first"
-    elif left["not in the --sample"]:
-        remedy = "pass a larger --sample, or another --seed"
-    return InputError(
-        f"{whose}: nothing is left to write of {counts.documents:,} documents ({why or 'no tokens'}); {remedy}"
-    )
+def refuse_nothing(job: Job, counts: Counts) -> None:
+    """An error if --where or --sample left no document to write: most likely they are not what was meant."""
+    unsampled = counts.documents_unsampled + counts.passages_unsampled
+    left_out = [f"{counts.documents_filtered:,} filtered out by --where"] if counts.documents_filtered else []
+    left_out += [f"{unsampled:,} not in the --sample"] if unsampled else []
+    if left_out:
+        whose = show(job.files[0].path) + (f" and {len(job.files) - 1:,} more" if len(job.files) > 1 else "")
+        remedy = f"no record {_NOTHING_WANTED}" if counts.documents_filtered else "pass a larger --sample"
+        raise InputError(f"{whose}: nothing is left to write ({', '.join(left_out)}); {remedy}")
 
 
 def _about_files(found: Format, dtype: str) -> list[str]:
