@@ -123,25 +123,30 @@ def _compress(data: bytes, to: Path) -> None:
 # ---- reading alone
 
 
-def parse_lines(path: str) -> None:
-    """Our parser of lines, a megabyte at a time."""
-    from shardmill.documents import json_fast
+def parse(lines: bytes) -> None:
+    """Our parser of lines."""
+    import numpy as np
 
+    from shardmill.documents.native import texts_of_lines
+
+    texts_of_lines(np.frombuffer(lines, np.uint8), lines.count(b"\n"), ("text",))
+
+
+def parse_lines(path: str) -> None:
+    """A megabyte at a time."""
     with open(path, "rb") as file:
         while block := file.read(MIB):
-            json_fast.texts(block + file.readline(), b"\n", ("text",))
+            parse(block + file.readline())
 
 
 def decompress_and_parse(path: str) -> None:
     import pyarrow as pa
 
-    from shardmill.documents import json_fast
-
     with pa.input_stream(path) as file:
         rest = b""
         while block := file.read(MIB):
             whole, found, rest = (rest + block).rpartition(b"\n")
-            json_fast.texts(whole + found, b"\n", ("text",))
+            parse(whole + found)
 
 
 def decompress(path: str) -> None:
@@ -291,9 +296,7 @@ def alone(name: str, paths: list[str]) -> None:
     read = {f.__name__: f for f in (parse_lines, decompress, decompress_and_parse, read_column)}[name]
     import pyarrow.parquet  # noqa: F401
 
-    from shardmill.documents import json_fast
-
-    json_fast.texts(b"{}\n", b"\n", ("text",))
+    parse(b"{}\n")
     before, cpu = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     for path in paths:
         read(path)
