@@ -286,6 +286,19 @@ def test_long_words_are_merged_as_if_in_one_go():
                 assert engine.encode([text.encode()])[0].tolist() == truth.encode(text).ids, (seed, text)
 
 
+def test_threads_that_empty_the_tables_give_the_ids_of_the_library():
+    """With tables that are full after a few words, each call empties them, while others wait."""
+    engine, truth = Native(tiny.model("qwen2", *tiny.trained()), small=True), tiny.reference("qwen2", *tiny.trained())
+
+    def work(seed):
+        rng = random.Random(seed)
+        texts = [patterns.random_text(rng) + " ".join(rng.choices(samples.ALL.split(), k=200)) for _ in range(12)]
+        return [text for text in texts if engine.encode([text.encode()])[0].tolist() != truth.encode(text).ids]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(wrong == [] for wrong in pool.map(work, range(8)))
+
+
 def test_without_a_list_of_merges_any_two_parts_of_a_token_merge():
     import tiktoken
 
