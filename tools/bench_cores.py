@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import choose_text, put_into, stamp
-from bench_base import MB, MIB, Row, run
+from bench_base import MB, MIB, Row
 
 JOB = Path(__file__).with_name("bench_cores_job.py")
 PAGE = Path(__file__).resolve().parent.parent / "docs/benchmarks.md"
@@ -250,9 +250,6 @@ class Bench:
                     self._keep(each, f"{meter} {MANY}", self._run(each, MANY, meter))
                     if not each.name.endswith("-hf"):
                         self._keep(each, f"{meter} {MANY} stub", self._run(each, MANY, meter, engine=False))
-        for each in self.inputs:
-            for workers in (1, 2, MANY):
-                self.found[each.name][f"peak {workers}"] = self._peak(each, workers)
 
     def _run(self, given: Input, *asked: Any, **named: Any) -> dict[str, Any]:
         done = subprocess.run(self.job(given, *asked, **named), stdout=subprocess.PIPE, text=True)
@@ -266,15 +263,10 @@ class Bench:
         found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         return _per_gb(found, given.text / 1e9)
 
-    def _peak(self, given: Input, workers: int) -> int:
-        try:
-            return run(self.job(given, workers), watch=True).peak
-        finally:
-            shutil.rmtree(self.folder / "out", ignore_errors=True)
-
     def _keep(self, given: Input, what: str, new: dict[str, Any]) -> None:
-        """The best of each figure; of locks, those of the run whose worst was least."""
+        """The best of each figure; of locks, those of the run whose worst was least; of peaks, the highest."""
         best = self.found[given.name].setdefault(what, new)
+        best["peak"] = max(best.get("peak", 0), new.get("peak", 0))
         for name in ("wall", "cpu"):
             best[name] = min(best[name], new[name])
         for name, value in new.get("gil", {}).items():
@@ -331,7 +323,7 @@ def tables(found: dict[str, dict[str, Any]]) -> list[str]:
     ]
     for name, each in found.items():
         one, two, read = each["1"], each["2"], each.get("alone")
-        peaks = " / ".join(f"{each[f'peak {workers}'] / MIB:.0f}" for workers in (1, 2, MANY))
+        peaks = " / ".join(f"{each[what]['peak'] / MIB:.0f}" for what in ("1", "2", f"gil {MANY}"))
         cells = [label(name), f"{one['cpu']:.2f}", f"{read['cpu']:.2f}" if read else "–", f"{one['wall']:.2f}"]
         cells += [f"{two['wall']:.2f}", f"{one['wall'] / two['wall']:.2f}×", f"{two['cpu'] / two['wall']:.2f}", peaks]
         lines.append(f"| {' | '.join(cells)} |")
@@ -368,7 +360,7 @@ def promises(found: dict[str, dict[str, Any]]) -> list[Row]:
             figure = f"{cpu[name]:.2f}, at most {most:.2f}"
             rows.append(Row(f"{label(name)}: CPU", figure, "separated text + 1.2 × reading alone", cpu[name] <= most))
         most_peak = 1.5 * GIB if name.startswith("parquet") else GIB
-        if (peak := each[f"peak {MANY}"]) and not name.endswith("-hf"):
+        if (peak := each[f"gil {MANY}"]["peak"]) and not name.endswith("-hf"):
             figure, promised = f"{peak / MIB:.0f} MiB", f"≤ {most_peak / MIB:.0f} MiB"
             rows.append(Row(f"{label(name)}: peak memory of 16 workers", figure, promised, peak <= most_peak))
     if {"short", "text"} <= cpu.keys():
@@ -400,10 +392,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=5, help="best of this many (default: 5)")
     parser.add_argument("--megabytes", type=int, help="use only the beginning of the text")
     parser.add_argument("--quick", action="store_true", help="16 MB, once: about a minute, and no measurement")
-    parser.add_argument(
-        "--folder", type=Path, help="where inputs and outputs go; default: memory, if there is /dev/shm"
-    )
-    parser.add_argument("--json", type=Path, help="write all figures there, too")
+    parser.add_argument("--folder", type=Path, help="make the inputs there, or use those that are there; keep them")
+    parser.add_argument("--json", type=Path, help="all figures; those that are there are kept where they are better")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
@@ -418,15 +408,18 @@ def main() -> None:
     if options.make:
         return make_inputs(text, options.make)
     memory = Path("/dev/shm")
-    root = options.folder or (memory if memory.is_dir() else None)
-    with tempfile.TemporaryDirectory(prefix="bench-cores-", dir=root) as name:
-        folder = Path(name)
-        part = _beginning(text, folder, QUICK_BYTES if options.quick else (options.megabytes or 0) * MB)
-        subprocess.run([sys.executable, __file__, str(part), "--make", str(folder)], check=True)
+    with tempfile.TemporaryDirectory(prefix="bench-cores-", dir=memory if memory.is_dir() else None) as name:
+        folder = options.folder or Path(name)
+        if not (folder / "sizes.json").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            part = _beginning(text, folder, QUICK_BYTES if options.quick else (options.megabytes or 0) * MB)
+            subprocess.run([sys.executable, __file__, str(part), "--make", str(folder)], check=True)
         inputs = inputs_of(folder, options.tokenizer)
         if options.only:
             inputs = [each for each in inputs if each.name in options.only.split(",")]
         bench = Bench(folder, inputs, 1 if options.quick else options.repeat)
+        if options.json and options.json.exists():
+            bench.found |= json.loads(options.json.read_text())
         bench.measure()
         shown = report(bench.found, text, inputs[0].text)
     print(shown)

@@ -226,6 +226,13 @@ def _cpu() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
+def _peak() -> int:
+    """The most bytes that this process had resident, and the largest of those that it started."""
+    status = Path("/proc/self/status").read_text()
+    own = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])  # type: ignore[index]
+    return (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024
+
+
 @contextlib.contextmanager
 def hooks(asked: dict[str, Any], meter: ctypes.PyDLL) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
@@ -263,6 +270,7 @@ def main() -> None:
                 "cpu": clock.cpu,
                 "gil": clock.gil,
                 "workers": result.run["workers"],
+                "peak": _peak(),
                 "locks": [vars(each) for each in sorted(by_name.values(), key=lambda each: -each.wall)],
             }
         )
