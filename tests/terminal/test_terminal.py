@@ -52,6 +52,11 @@ def normalized(screen):
     return re.sub(r"\b0 (B|KiB|MiB|GiB)\b", "0 MiB", re.sub(r" +(?=0%)", "", text)).replace("0 min", "0 s") + "\n"
 
 
+def without_progress(lines):
+    """On a machine that is busy, three seconds may pass."""
+    return re.sub(r"^ *\d+%, .*\n", "", lines, flags=re.MULTILINE)
+
+
 def same(name, screen):
     file = HERE / f"{name}.txt"
     if os.environ.get("SHARDMILL_TERMINAL") == "write":
@@ -72,11 +77,11 @@ def test_a_dumb_terminal_gets_whole_lines(tmp_path):
     command = ["script", "-qec", COMMAND, "/dev/null"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "TERM": "dumb"})
     assert "\x1b" not in done.stdout
-    same("dumb", done.stdout)
+    same("dumb", without_progress(done.stdout))
 
 
 def test_without_a_terminal_the_first_lines_come_before_the_work(tmp_path):
     (tmp_path / "big.txt").write_text(WORDS * 10)
     done = subprocess.run(COMMAND.split(), cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "" and "\x1b" not in done.stderr
-    same("none", done.stderr)
+    same("none", without_progress(done.stderr))

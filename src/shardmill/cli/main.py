@@ -281,8 +281,9 @@ def _summary(result: "Result", told: tuple[str, ...]) -> list[str]:
     read += f", {each:.2f} bytes per token" if each else ""
     rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""
     filtered = f", {counts.documents_filtered:,} filtered out by --where" if counts.documents_filtered else ""
+    unsampled = f", {counts.documents_unsampled:,} not in the sample" if counts.documents_unsampled else ""
     lines.append(
-        f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}{filtered}), {read}"
+        f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}{filtered}{unsampled}), {read}"
     )
     if run:
         if run["resumed_bytes"]:
