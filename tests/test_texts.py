@@ -43,7 +43,7 @@ def test_a_bad_byte_is_found_wherever_it_is():
 def test_a_text_ends_where_it_ends_whatever_stands_behind_it():
     """Half a character is not completed by the next text."""
     data = np.frombuffer("é".encode(), np.uint8)
-    halves = Strings(data, np.array([0, 1, 0]), np.array([1, 2, 2]))
+    halves = Strings.within(data, np.array([0, 1, 0]), np.array([1, 2, 2]))
     assert native.invalid(halves).tolist() == [True, True, False]
 
 

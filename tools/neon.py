@@ -101,7 +101,8 @@ def _lines(texts: list[str]) -> list[npt.NDArray[Any]]:
     lines += ['{"text": 5}', '{"text": "a\tb"}', *(json.dumps({"text": "x" * size}) for size in range(300))]
     data = np.frombuffer("\n".join(lines).encode(), np.uint8)
     found, declined = documents.texts_of_lines(data, len(lines), ("text",))
-    return [data, found.data[: found.ends[-1]], found.starts, found.ends, declined, documents.hashes(found, 4096, 5)]
+    made, ends = np.frombuffer(b"".join(found), np.uint8), np.cumsum(found.sizes)
+    return [data, made, ends - found.sizes, ends, declined, documents.hashes(found, 4096, 5)]
 
 
 def _case(model: Model, texts: list[str]) -> list[npt.NDArray[Any]]:

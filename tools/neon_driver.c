@@ -14,7 +14,7 @@ void engine_free(Engine *e);
 int64_t engine_encode(Engine *e, const u8 *const *pieces, const int64_t *sizes, int64_t count, u8 *out, int64_t *counts);
 int64_t engine_words(const Engine *e, const u8 *text, int64_t size, int scalar, int64_t *sizes);
 int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t *name_ends, int64_t name_count, int64_t count,
-                    u8 *out, int64_t *begins, int64_t *ends, u8 *declined);
+                    u8 *out, const u8 **texts, int64_t *sizes, u8 *declined);
 void texts_hashes(const u8 *const *texts, const int64_t *sizes, int64_t count, int64_t most, u64 seed, u64 *hashes);
 
 enum { LINES, LINE_TEXTS, BEGINS, ENDS, DECLINED, HASHES, LINE_ARRAYS };
@@ -111,10 +111,11 @@ static int check_lines(const Array *a)
     const u8 *texts = a[LINE_TEXTS].data, *declined = a[DECLINED].data;
     const u64 *hashes = a[HASHES].data;
     size_t count = a[DECLINED].size;
-    int64_t *begins_found = malloc(8 * count), *ends_found = malloc(8 * count), size = (int64_t)a[LINES].size;
+    const u8 **found = malloc(8 * count);
+    int64_t *sizes = malloc(8 * count), size = (int64_t)a[LINES].size;
     u8 *out = malloc(a[LINES].size + 16), *declined_found = malloc(count);
-    int64_t used = lines_texts(a[LINES].data, size, (const u8 *)"text", &name_end, 1, (int64_t)count, out, begins_found,
-                               ends_found, declined_found);
+    int64_t used = lines_texts(a[LINES].data, size, (const u8 *)"text", &name_end, 1, (int64_t)count, out, found, sizes,
+                               declined_found);
     if (used != size)
         return differ("size of all lines", "JSON", 0, used, size);
     if (memcmp(out, texts, a[LINE_TEXTS].size))
@@ -124,8 +125,8 @@ static int check_lines(const Array *a)
         int64_t bytes = ends[i] - begins[i];
         u64 hash;
         texts_hashes(&text, &bytes, 1, MOST_HASHED, SEED, &hash);
-        if (begins_found[i] != begins[i] || ends_found[i] != ends[i] || declined_found[i] != declined[i])
-            return differ("place of a text", "JSON", (int)i, ends_found[i], ends[i]);
+        if (found[i] - out != begins[i] || sizes[i] != bytes || declined_found[i] != declined[i])
+            return differ("place of a text", "JSON", (int)i, found[i] - out, begins[i]);
         if (hash != hashes[i])
             return differ("hash", "xxh3", (int)i, (int64_t)hash, (int64_t)hashes[i]);
     }

@@ -21,7 +21,7 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, HELD_BYTES, MAX_RECORDS, TextRules, block_bytes, growing, weight
 from shardmill.documents.where import Field, Where, integer
 from shardmill.io.reading import Reader
-from shardmill.tokens.strings import Flags, Strings
+from shardmill.tokens.strings import Flags, Numbers, Strings
 
 _HEAD_BYTES = 64 << 10
 _VALUES = b'["-0123456789tfnNI'
@@ -49,7 +49,7 @@ class LinesPart:
     def checked(self, rules: TextRules) -> Records:
         count, path, where = self.after.record - self.line, _path(rules.field), rules.where
         texts, odd = _texts(self.data, count, self.newline, path)
-        lines = lru_cache(maxsize=1)(self._lines)  # needed for each odd record, or for none
+        starts, lines = lru_cache(maxsize=1)(self._starts), lru_cache(maxsize=1)(self._lines)  # for odd records only
         filtered = None if where is None else np.array([not _is_wanted(line, where) for line in lines()], np.bool_)
         return Records(
             rules=rules,
@@ -58,18 +58,18 @@ class LinesPart:
             judge=lambda index: _parse(lines()[index], path, replace=rules.on_error == "replace"),
             filtered=filtered,
             # Where lines begin matters only to a split by offset.
-            offsets=lines().starts if rules.border is not None else np.zeros(count, np.int64),
-            location=lambda index, _: self._location(index, int(lines().starts[index])),
+            offsets=starts() if rules.border is not None else np.zeros(count, np.int64),
+            location=lambda index, _: self._location(index, int(starts()[index])),
             job_offset=self.job_offset,
             first=self.line,
         )
 
-    def _lines(self) -> Strings:
-        """Without their newlines."""
-        data = np.frombuffer(self.data, np.uint8)
-        ends = np.flatnonzero(data == self.newline[0])
-        ends = ends if self.data.endswith(self.newline) else np.append(ends, len(data))
-        return Strings(data, np.append(0, ends[:-1] + 1), ends)
+    def _lines(self) -> list[bytes]:
+        return self.data.removesuffix(self.newline).split(self.newline)
+
+    def _starts(self) -> Numbers:
+        ends = np.flatnonzero(np.frombuffer(self.data, np.uint8) == self.newline[0]) + 1
+        return np.append(0, ends)[: self.after.record - self.line]
 
     def _location(self, index: int, start: int) -> Location:
         return Location(path=self.path, line=self.line + index + 1, byte=self.offset + start)

@@ -28,25 +28,25 @@ def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...]) -> tuple[Stri
     names = [name.encode() for name in path]
     name_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
     out, unusual = np.empty(len(data) + _SLACK, np.uint8), np.empty(count, np.bool_)
-    starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    pointers, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
     field = b"".join(names), name_ends.ctypes.data, len(names)
-    made = out.ctypes.data, starts.ctypes.data, ends.ctypes.data, unusual.ctypes.data
+    made = out.ctypes.data, pointers.ctypes.data, sizes.ctypes.data, unusual.ctypes.data
     size = _library().lines_texts(data.ctypes.data, len(data), *field, count, *made)
     assert size == len(data), "that many lines"
-    return Strings(out, starts, ends), unusual
+    return Strings(pointers, sizes, (out,)), unusual
 
 
 def invalid(texts: Strings) -> Flags:
     """Which texts are not UTF-8."""
-    pointers, sizes, found = texts.pointers, texts.sizes, np.empty(len(texts), np.bool_)
-    _library().texts_invalid(pointers.ctypes.data, sizes.ctypes.data, len(texts), found.ctypes.data)
+    found = np.empty(len(texts), np.bool_)
+    _library().texts_invalid(*texts.given, found.ctypes.data)
     return found
 
 
 def hashes(texts: Strings, most: int, seed: int) -> Hashes:
     """The seeded xxh3 of the beginning of each text, of so many bytes at most."""
-    pointers, sizes, found = texts.pointers, texts.sizes, np.empty(len(texts), np.uint64)
-    _library().texts_hashes(pointers.ctypes.data, sizes.ctypes.data, len(texts), most, seed, found.ctypes.data)
+    found = np.empty(len(texts), np.uint64)
+    _library().texts_hashes(*texts.given, most, seed, found.ctypes.data)
     return found
 
 

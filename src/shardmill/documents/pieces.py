@@ -48,7 +48,7 @@ class Pieces:
     """
 
     texts: Strings = _NO_TEXTS
-    offsets: Numbers = field(default_factory=lambda: _NO_TEXTS.starts)
+    offsets: Numbers = field(default_factory=lambda: _NO_TEXTS.sizes)
     val: Sides = field(default_factory=lambda: np.empty(0, np.int8))
     begins: Flags = field(default_factory=lambda: np.empty(0, np.bool_))
     ends: Flags = field(default_factory=lambda: np.empty(0, np.bool_))
@@ -123,7 +123,7 @@ class Pieces:
         """Leave a passage out, but not whether its document begins or ends with it."""
         assert self.passages is not None
         self.count(name, int(self.passages[i]), at=i)
-        self.texts.ends[i], self.passages[i], self.val[i] = self.texts.starts[i], 0, AS_BEFORE
+        self.texts.sizes[i], self.passages[i], self.val[i] = 0, 0, AS_BEFORE
 
     def keep(self, count: int) -> None:
         """Keep only the first so many pieces, and what belongs to them or precedes them."""

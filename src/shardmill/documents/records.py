@@ -59,7 +59,7 @@ class Records:
         left_out = {"": none.copy(), "documents_filtered": none if self.filtered is None else self.filtered}
         replaced = self._judge_odd(noted, left_out)
         out = left_out[""] | left_out["documents_filtered"]
-        left_out["documents_empty"] = (self.texts.starts == self.texts.ends) & ~out
+        left_out["documents_empty"] = (self.texts.sizes == 0) & ~out
         if self.rules.wanted is not None:
             out |= left_out["documents_empty"]
             left_out["documents_unsampled"] = ~self.rules.wanted.of(self.texts, DOCUMENT_HEAD) & ~out

@@ -134,8 +134,9 @@ class SmallFiles:
             left_out["documents_unsampled"] = ~rules.wanted.of(self.texts, DOCUMENT_HEAD)
         if marks := sum(part.boms for part in self.parts):
             noted.count("byte_order_marks", marks)
-        found, numbers = Pieces.of_documents(self.texts, self.texts.starts, left_out, noted)
-        found.offsets, found.val[:] = numbers, is_val(rules.keys(found.texts, numbers))
+        numbers = np.arange(len(self.parts))
+        found, _ = Pieces.of_documents(self.texts, numbers, left_out, noted)
+        found.val[:] = is_val(rules.keys(found.texts, found.offsets))
         return found
 
     def origins(self, found: Pieces) -> Numbers:
@@ -171,9 +172,11 @@ def pieces_of(
         found = _pieces_of_passages(part, rules, is_val, suspect=suspect)
     else:
         found = _pieces_of_documents(part, rules, suspect=suspect)
-        begun = found.texts.take(found.begins)
-        keys = np.array(part.keys, np.uint64) if part.open else rules.keys(begun, base + part.offset + begun.starts)
-        found.val[found.begins] = is_val(keys[: len(begun)])
+        keys = np.array(part.keys, np.uint64)
+        if not part.open:
+            offsets = base + part.offset + found.offsets
+            keys = rules.keys(found.texts.take(found.begins), offsets[found.begins])
+        found.val[found.begins] = is_val(keys if found.begins.any() else keys[:0])
     if part.boms:
         found.count("byte_order_marks")
     if part.forced and len(found):
@@ -185,30 +188,30 @@ def _pieces_of_passages(
     part: TextPart, rules: TextRules, is_val: Callable[[Hashes], Flags], *, suspect: bool
 ) -> Pieces:
     starts, keys = np.array(part.starts, np.int64), np.array(part.keys, np.uint64)
-    texts = Strings(np.frombuffer(part.data, np.uint8), starts, np.append(starts[1:], len(part.data)))
+    data, following = np.frombuffer(part.data, np.uint8), np.concatenate((starts[1:], [len(part.data)]))
+    texts = Strings.within(data, starts, following)
     wanted = np.ones(len(keys), np.bool_) if rules.wanted is None else rules.wanted.of(texts, PASSAGE_HEAD)
     val = np.full(len(keys), AS_BEFORE, np.int8)
     val[wanted] = is_val(keys[wanted])
     apart = rules.limited or rules.wanted is not None or rules.on_error == "skip"
-    turns = np.arange(len(keys)) if apart else np.append(0, np.flatnonzero(np.diff(val)) + 1)
-    following = np.append(turns[1:], len(keys))
-    texts = Strings(texts.data, starts[turns], texts.ends[following - 1])
+    turns = np.arange(len(keys)) if apart else np.concatenate(([0], np.flatnonzero(val[1:] != val[:-1]) + 1))
+    sizes = np.concatenate((turns[1:], [len(keys)])) - turns
+    texts = Strings.within(data, starts[turns], following[turns + sizes - 1])
     begins, ends = np.zeros(len(turns), np.bool_), np.zeros(len(turns), np.bool_)
     begins[0], ends[-1] = not part.continues, not part.open
-    sizes = following - turns
-    found = Pieces(texts=texts, offsets=texts.starts, val=val[turns], begins=begins, ends=ends, passages=sizes)
+    found = Pieces(texts=texts, offsets=starts[turns], val=val[turns], begins=begins, ends=ends, passages=sizes)
     for i in np.flatnonzero(~wanted).tolist():
         found.blank(i, "passages_unsampled")
     for i in np.flatnonzero(native.invalid(texts)).tolist() if suspect else ():
-        found.reject(_reject(part, texts[i], int(texts.starts[i])), at=i)
+        found.reject(_reject(part, texts[i], int(found.offsets[i])), at=i)
         found.blank(i, "passages_rejected")
     return found
 
 
 def _pieces_of_documents(part: TextPart, rules: TextRules, *, suspect: bool) -> Pieces:
     """Without their splits. Only the first can continue a document, and only an open Part, which is one piece, stays open."""
-    texts, noted = _documents(part, rules.separator), Pieces()
-    empty = texts.starts == texts.ends
+    texts, offsets = _documents(part, rules.separator)
+    empty, noted = texts.sizes == 0, Pieces()
     unsampled, bad = np.zeros(len(texts), np.bool_), np.zeros(len(texts), np.bool_)
     if rules.wanted is not None:
         unsampled = ~rules.wanted.of(texts, DOCUMENT_HEAD) & ~empty
@@ -218,12 +221,12 @@ def _pieces_of_documents(part: TextPart, rules: TextRules, *, suspect: bool) -> 
         empty[:1] = bad[:1] = False
         unsampled[:1] = part.dropped
     for i in np.flatnonzero(bad).tolist():
-        noted.reject(_reject(part, texts[i], int(texts.starts[i])), at=i)
+        noted.reject(_reject(part, texts[i], int(offsets[i])), at=i)
     counted = np.zeros(len(texts), np.bool_)  # where it began
     counted[:1] = part.dropped and part.continues
     unsampled &= ~counted
     left_out = {"documents_empty": empty, "documents_unsampled": unsampled, "documents_rejected": bad, "": counted}
-    found, _ = Pieces.of_documents(texts, texts.starts, left_out, noted)
+    found, _ = Pieces.of_documents(texts, offsets, left_out, noted)
     if part.continues and not part.dropped:
         found.begins[:1], found.val[:1] = False, AS_BEFORE
     if part.open:
@@ -231,16 +234,16 @@ def _pieces_of_documents(part: TextPart, rules: TextRules, *, suspect: bool) -> 
     return found
 
 
-def _documents(part: TextPart, separator: bytes | None) -> Strings:
-    """The documents of a Part; after the last separator there is one only if there is text."""
-    data = np.frombuffer(part.data, np.uint8)
+def _documents(part: TextPart, separator: bytes | None) -> tuple[Strings, Numbers]:
+    """The documents of a Part and where each begins; after the last separator there is one only if there is text."""
     if separator is None or part.open:
-        return Strings(data, np.zeros(1, np.int64), np.full(1, len(data)))
+        return Strings.of([part.data]), np.zeros(1, np.int64)
+    data = np.frombuffer(part.data, np.uint8)
     found = native.separators(data, separator, part.documents + 1)
     assert len(found) <= part.documents
     starts, ends = np.append(0, found + len(separator)), np.append(found, len(data))
-    there = len(starts) - (starts[-1] == len(data))
-    return Strings(data, starts[:there], ends[:there])
+    there = len(starts) - int(starts[-1] == len(data))
+    return Strings.within(data, starts[:there], ends[:there]), starts[:there]
 
 
 def _reject(part: TextPart, data: bytes, offset: int) -> Reject:
@@ -268,7 +271,7 @@ def _end_at_bad_byte(pieces: Pieces, part: TextPart, rules: TextRules) -> None:
             raise error
         pieces.keep(i + 1)
         good = rules.cuts.nearest(data, utf8.valid_bytes(data)) or 0
-        pieces.texts.ends[i], pieces.ends[i] = pieces.texts.starts[i] + good, False
+        pieces.texts.sizes[i], pieces.ends[i] = good, False
         pieces.error = i + 1, error
         return
 

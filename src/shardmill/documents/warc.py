@@ -62,7 +62,7 @@ class WarcPart:
         spans = np.array([(record.begin, record.end, record.at) for record in self.records], np.int64)
         begins, ends, offsets = spans.T
         no_text = np.array([not record.is_text for record in self.records])
-        texts = Strings(np.frombuffer(self.data, np.uint8), begins, np.where(no_text, begins, ends))
+        texts = Strings.within(np.frombuffer(self.data, np.uint8), begins, np.where(no_text, begins, ends))
 
         def judge(index: int) -> tuple[bytes, int] | None:
             record = self.records[index]

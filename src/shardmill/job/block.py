@@ -202,7 +202,7 @@ def _laid_out(
 def runs_of(written: Written, tokens: Tokens) -> list[Run]:
     """The tokens of a Block, cut where the split changes."""
     val, ends = written.val, written.token_ends
-    turns = [0, *(np.flatnonzero(np.diff(val)) + 1).tolist(), len(val)] if len(val) else []
+    turns = [0, *(np.flatnonzero(val[1:] != val[:-1]) + 1).tolist(), len(val)] if len(val) else []
     runs = []
     for first, after in itertools.pairwise(turns):
         start, stop = int(ends[first - 1]) if first else 0, int(ends[after - 1])

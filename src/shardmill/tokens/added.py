@@ -55,12 +55,11 @@ class Added:
     def split(self, pieces: Strings | Sequence[bytes]) -> Spans | None:
         """The pieces taken apart; None if none of them holds a token, which is found out fast."""
         texts, count = Strings.of(pieces), len(pieces)
-        pointers, sizes = texts.pointers, texts.sizes
-        tokens = self._library.added_count(self.pointer, pointers.ctypes, sizes.ctypes, count)
+        tokens = self._library.added_count(self.pointer, *texts.given)
         if not tokens:
             return None
         spans = np.empty((2 * tokens + count, 4), np.int64)
-        rows = self._library.added_split(self.pointer, pointers.ctypes, sizes.ctypes, count, spans.ctypes)
+        rows = self._library.added_split(self.pointer, *texts.given, spans.ctypes)
         return spans[:rows]
 
     @property

@@ -65,7 +65,7 @@ def _split(finder: Added | None, rows: Rows | None, texts: Strings) -> tuple[Row
     if found is None:
         return rows, texts
     numbers, starts, ends, _ = found[found[:, 3] == TEXT].T
-    parts = Strings(texts.data, texts.starts[numbers] + starts, texts.starts[numbers] + ends)
+    parts = Strings(texts.pointers[numbers] + starts, ends - starts, texts.owners)
     if rows is None:
         return found[:, [0, 3]], parts
     whole = np.flatnonzero(rows[:, 1] == TEXT)

@@ -120,11 +120,9 @@ class Native:
     def encode(self, pieces: Strings | Sequence[bytes]) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has."""
         texts = Strings.of(pieces)
-        pointers, sizes = texts.pointers, texts.sizes
-        ids = np.empty(int(sizes.sum()) + _SLACK_IDS, self._dtype)
+        ids = np.empty(int(texts.sizes.sum()) + _SLACK_IDS, self._dtype)
         counts = np.empty(len(texts), np.int64)
-        given = pointers.ctypes.data, sizes.ctypes.data, len(texts), ids.ctypes.data, counts.ctypes.data
-        total = self._library.engine_encode(self._engine, *given)
+        total = self._library.engine_encode(self._engine, *texts.given, ids.ctypes.data, counts.ctypes.data)
         if total < 0:
             raise MemoryError("out of memory: the native engine cannot encode a word of this length")
         return ids[:total], counts

@@ -35,9 +35,8 @@ def why_not() -> str | None:
 
 def normalize(pieces: Strings | Sequence[bytes]) -> Strings:
     """Each piece in normal form C; most come back as they are."""
-    check, texts, count = _check(), Strings.of(pieces), len(pieces)
-    pointers, sizes, suspect = texts.pointers, texts.sizes, np.empty(count, np.bool_)
-    if not check.library.nfc_suspects(check.pointer, pointers.ctypes, sizes.ctypes, count, suspect.ctypes):
+    check, texts, suspect = _check(), Strings.of(pieces), np.empty(len(pieces), np.bool_)
+    if not check.library.nfc_suspects(check.pointer, *texts.given, suspect.ctypes):
         return texts
     return texts.replaced({number: check.normalize(texts[number]) for number in np.flatnonzero(suspect).tolist()})
 

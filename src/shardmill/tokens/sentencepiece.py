@@ -62,12 +62,12 @@ class SentencePiece:
     def encode(self, pieces: Strings | Sequence[bytes], starts: Flags | bool = True) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has; starts: whether each begins its document."""
         texts, count = Strings.of(pieces), len(pieces)
-        pointers, sizes = texts.pointers, texts.sizes
         flags = np.empty(count, np.uint8)
         flags[:] = starts
-        ids = np.empty(self._ids_per_byte * int(sizes.sum()) + count + _SLACK_IDS, np.uint32)
+        ids = np.empty(self._ids_per_byte * int(texts.sizes.sum()) + count + _SLACK_IDS, np.uint32)
         counts = np.empty(count, np.int64)
-        given = pointers.ctypes, sizes.ctypes, flags.ctypes, count, ids.ctypes, counts.ctypes
+        pointers, sizes, _ = texts.given
+        given = pointers, sizes, flags.ctypes, count, ids.ctypes, counts.ctypes
         total = self._library.sp_encode(self._engine, *given)
         if total < 0:
             raise MemoryError("out of memory: the native engine cannot encode a run of this length")

@@ -42,7 +42,7 @@ class ShortValues:
     def within(data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, null: Flags | None = None) -> "ShortValues":
         """Values in a page or batch, copied: they may outlive it."""
         low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
-        texts = Strings(data[low:high].copy(), starts - low, ends - low)
+        texts = Strings.within(data[low:high].copy(), starts - low, ends - low)
         return ShortValues(texts, np.zeros(len(starts), np.bool_) if null is None else null)
 
     @staticmethod

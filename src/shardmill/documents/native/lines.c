@@ -314,10 +314,10 @@ static int line(Scan *s)
     return *s->at++ == '\n';
 }
 
-/* Writes the texts of `count` lines to out, concatenated; it has room for size + STEP bytes. begins and ends get where each
- * text stands, declined whether its line was: then it has no text. Returns how many bytes these lines are. */
+/* Writes the texts of `count` lines to out, concatenated; it has room for size + STEP bytes. texts and sizes get where each
+ * stands, declined whether its line was: then it has no text. Returns how many bytes these lines are. */
 int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t *name_ends, int64_t name_count, int64_t count,
-                    u8 *out, int64_t *begins, int64_t *ends, u8 *declined)
+                    u8 *out, const u8 **texts, int64_t *sizes, u8 *declined)
 {
     Scan s = {data, data + size, out, {names, name_ends, name_count}};
     for (int64_t i = 0; i < count; i++) {
@@ -329,8 +329,8 @@ int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t
             s.at = newline ? newline + 1 : s.end;
             s.out = text;
         }
-        begins[i] = text - out;
-        ends[i] = s.out - out;
+        texts[i] = text;
+        sizes[i] = s.out - text;
     }
     return s.at - data;
 }
