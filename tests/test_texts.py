@@ -84,7 +84,8 @@ def test_a_value_that_claims_to_be_longer_than_its_page_is_no_value():
 
 @given(st.lists(st.lists(st.binary(max_size=5), max_size=4), max_size=4))
 def test_strings_are_joined_taken_and_replaced_as_lists_are(lists):
-    joined, flat = Strings.joined([Strings.of(each) for each in lists]), [text for each in lists for text in each]
+    joined = Strings.joined([Strings.of(each) for each in [[], *lists]])
+    flat = [text for each in lists for text in each]
     assert list(joined) == flat and joined.sizes.tolist() == [len(text) for text in flat]
     assert list(joined.heads(2)) == [text[:2] for text in flat]
     assert list(joined.take(slice(1, None))) == flat[1:]

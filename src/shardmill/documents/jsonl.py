@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,17 +48,18 @@ class LinesPart:
     def checked(self, rules: TextRules) -> Records:
         count, path, where = self.after.record - self.line, _path(rules.field), rules.where
         texts, odd = _texts(self.data, count, self.newline, path)
-        starts, lines = lru_cache(maxsize=1)(self._starts), lru_cache(maxsize=1)(self._lines)  # for odd records only
-        filtered = None if where is None else np.array([not _is_wanted(line, where) for line in lines()], np.bool_)
+        closely = where is not None or bool(odd.any())
+        lines = self._lines() if closely else []
+        # Where lines begin matters only to a split by offset.
+        starts = self._starts() if closely or rules.border is not None else np.zeros(count, np.int64)
         return Records(
             rules=rules,
             texts=texts,
             odd=odd,
-            judge=lambda index: _parse(lines()[index], path, replace=rules.on_error == "replace"),
-            filtered=filtered,
-            # Where lines begin matters only to a split by offset.
-            offsets=starts() if rules.border is not None else np.zeros(count, np.int64),
-            location=lambda index, _: self._location(index, int(starts()[index])),
+            judge=lambda index: _parse(lines[index], path, replace=rules.on_error == "replace"),
+            filtered=None if where is None else np.array([not _is_wanted(line, where) for line in lines], np.bool_),
+            offsets=starts,
+            location=lambda index, start: self._location(index, start if closely else int(self._starts()[index])),
             job_offset=self.job_offset,
             first=self.line,
         )

@@ -36,6 +36,10 @@ def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...]) -> tuple[Stri
     return Strings(pointers, sizes, (out,)), unusual
 
 
+def is_utf8(data: bytes) -> bool:
+    return bool(_library().texts_are_utf8(data, len(data)))
+
+
 def invalid(texts: Strings) -> Flags:
     """Which texts are not UTF-8."""
     found = np.empty(len(texts), np.bool_)
@@ -74,6 +78,7 @@ def _library() -> CDLL:
     field, made = (c_char_p, c_void_p, c_int64), (c_void_p, c_void_p, c_void_p, c_void_p)
     compiled.declare(library, "lines_texts", c_int64, c_void_p, c_int64, *field, c_int64, *made)
     texts = c_void_p, c_void_p, c_int64
+    compiled.declare(library, "texts_are_utf8", c_int64, c_char_p, c_int64)
     compiled.declare(library, "texts_invalid", c_int64, *texts, c_void_p)
     compiled.declare(library, "texts_hashes", None, *texts, c_int64, c_uint64, c_void_p)
     compiled.declare(library, "texts_separators", c_int64, c_void_p, c_int64, c_char_p, c_int64, c_void_p, c_int64)

@@ -16,7 +16,7 @@ _BY_FORCE = Cuts("spaces")
 
 def find_passages(reader: Reader, base: int, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, Passages]:
     """The next bytes of the file, and the passages that begin and end in them."""
-    for limit in growing(block_bytes, rules.max_run_bytes):
+    for limit in growing(block_bytes, max(block_bytes, rules.max_run_bytes)):
         data = reader.read(at, limit + CONTEXT_BYTES)
         at_end = len(data) < limit + CONTEXT_BYTES if reader.size is None else at + len(data) == reader.size
         starts: list[int] = []

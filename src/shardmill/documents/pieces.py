@@ -1,6 +1,5 @@
 """What all readers hand on: where to resume reading, and the pieces of documents to encode, with their counts."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -66,6 +65,12 @@ class Pieces:
         return len(self.texts)
 
     @staticmethod
+    def whole(texts: Strings, offsets: Numbers) -> "Pieces":
+        """A piece for each document."""
+        begins, ends = np.ones(len(texts), np.bool_), np.ones(len(texts), np.bool_)
+        return Pieces(texts=texts, offsets=offsets, val=np.zeros(len(texts), np.int8), begins=begins, ends=ends)
+
+    @staticmethod
     def of_documents(
         texts: Strings, offsets: Numbers, left_out: dict[str, Flags], noted: "Pieces"
     ) -> "tuple[Pieces, Numbers]":
@@ -78,17 +83,10 @@ class Pieces:
             out |= mask
         numbers = np.flatnonzero(~out)
         places: Numbers = np.cumsum(~out) - ~out
-        count = len(numbers)
-        found = Pieces(
-            texts=texts.take(numbers),
-            offsets=offsets[numbers],
-            val=np.zeros(count, np.int8),
-            begins=np.ones(count, np.bool_),
-            ends=np.ones(count, np.bool_),
-            events=[(int(places[at]), name, number) for at, name, number in noted.events],
-            rejects=[(int(places[at]), reject) for at, reject in noted.rejects],
-            error=None if noted.error is None else (int(places[noted.error[0]]), noted.error[1]),
-        )
+        found = Pieces.whole(texts.take(numbers), offsets[numbers])
+        found.events = [(int(places[at]), name, number) for at, name, number in noted.events]
+        found.rejects = [(int(places[at]), reject) for at, reject in noted.rejects]
+        found.error = noted.error and (int(places[noted.error[0]]), noted.error[1])
         for name, mask in left_out.items():
             if name and mask.any():
                 many = np.bincount(places[mask])
@@ -97,20 +95,26 @@ class Pieces:
 
     @staticmethod
     def joined(several: "Sequence[Pieces]") -> "Pieces":
-        """The pieces of several Parts in sequence."""
+        """The pieces of several Parts in sequence; where each is in its Part, only that Part knows."""
         if len(several) == 1:
             return several[0]
-        firsts = list(itertools.accumulate(map(len, several), initial=0))
-        found = Pieces(texts=Strings.joined([each.texts for each in several]))
-        for name in ("offsets", "val", "begins", "ends"):
-            setattr(found, name, np.concatenate([getattr(each, name) for each in (found, *several)]))
+        several = (Pieces(), *several)
+        found = Pieces(
+            texts=Strings.joined([each.texts for each in several]),
+            val=np.concatenate([each.val for each in several]),
+            begins=np.concatenate([each.begins for each in several]),
+            ends=np.concatenate([each.ends for each in several]),
+        )
         if any(each.passages is not None for each in several):
-            each_none = (np.zeros(len(each), np.int64) if each.passages is None else each.passages for each in several)
-            found.passages = np.concatenate(list(each_none))
-        for first, each in zip(firsts, several):
+            found.passages = np.concatenate(
+                [np.zeros(len(each), np.int64) if each.passages is None else each.passages for each in several]
+            )
+        first = 0
+        for each in several:
             found.events += [(first + at, name, number) for at, name, number in each.events]
             found.rejects += [(first + at, reject) for at, reject in each.rejects]
             found.replaced |= {first + at: inside for at, inside in each.replaced.items()}
+            first += len(each)
         return found
 
     def count(self, name: str, number: int = 1, *, at: int = 0) -> None:

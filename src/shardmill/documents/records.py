@@ -55,6 +55,9 @@ class Records:
     """Of each document, its index among the records of the Part."""
 
     def __post_init__(self) -> None:
+        if not (self.rules.selects or self.odd.any()) and self.texts.sizes.all():  # as usual
+            self.found, self.indexes = Pieces.whole(self.texts, self.offsets), np.arange(len(self.texts))
+            return
         noted, none = Pieces(), np.zeros(len(self.texts), np.bool_)
         left_out = {"": none.copy(), "documents_filtered": none if self.filtered is None else self.filtered}
         replaced = self._judge_odd(noted, left_out)

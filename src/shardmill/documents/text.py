@@ -65,7 +65,7 @@ class TextPart:
 
     @property
     def is_whole(self) -> bool:
-        """It is all of a document."""
+        """It is made of whole documents."""
         return not (self.starts or self.open or self.dropped or self.continues)
 
     @property
@@ -172,11 +172,10 @@ def pieces_of(
         found = _pieces_of_passages(part, rules, is_val, suspect=suspect)
     else:
         found = _pieces_of_documents(part, rules, suspect=suspect)
-        keys = np.array(part.keys, np.uint64)
-        if not part.open:
-            offsets = base + part.offset + found.offsets
-            keys = rules.keys(found.texts.take(found.begins), offsets[found.begins])
-        found.val[found.begins] = is_val(keys if found.begins.any() else keys[:0])
+        begun = slice(0 if part.is_whole or found.begins.all() else 1, None)
+        offsets = base + part.offset + found.offsets[begun]
+        keys = np.array(part.keys, np.uint64)[begun] if part.open else rules.keys(found.texts.take(begun), offsets)
+        found.val[begun] = is_val(keys[: len(offsets)])
     if part.boms:
         found.count("byte_order_marks")
     if part.forced and len(found):
@@ -187,19 +186,26 @@ def pieces_of(
 def _pieces_of_passages(
     part: TextPart, rules: TextRules, is_val: Callable[[Hashes], Flags], *, suspect: bool
 ) -> Pieces:
-    starts, keys = np.array(part.starts, np.int64), np.array(part.keys, np.uint64)
-    data, following = np.frombuffer(part.data, np.uint8), np.concatenate((starts[1:], [len(part.data)]))
-    texts = Strings.within(data, starts, following)
-    wanted = np.ones(len(keys), np.bool_) if rules.wanted is None else rules.wanted.of(texts, PASSAGE_HEAD)
+    data, keys = np.frombuffer(part.data, np.uint8), np.array(part.keys, np.uint64)
+    bounds = np.array((*part.starts, len(data)), np.int64)
+    wanted = np.ones(len(keys), np.bool_)
+    if rules.wanted is not None:
+        wanted = rules.wanted.of(Strings.within(data, bounds[:-1], bounds[1:]), PASSAGE_HEAD)
     val = np.full(len(keys), AS_BEFORE, np.int8)
     val[wanted] = is_val(keys[wanted])
     apart = rules.limited or rules.wanted is not None or rules.on_error == "skip"
-    turns = np.arange(len(keys)) if apart else np.concatenate(([0], np.flatnonzero(val[1:] != val[:-1]) + 1))
-    sizes = np.concatenate((turns[1:], [len(keys)])) - turns
-    texts = Strings.within(data, starts[turns], following[turns + sizes - 1])
-    begins, ends = np.zeros(len(turns), np.bool_), np.zeros(len(turns), np.bool_)
+    turns = [0, *(range(1, len(keys)) if apart else (np.flatnonzero(val[1:] != val[:-1]) + 1).tolist()), len(keys)]
+    first, offsets = np.array(turns[:-1]), bounds[turns]
+    begins, ends = np.zeros(len(first), np.bool_), np.zeros(len(first), np.bool_)
     begins[0], ends[-1] = not part.continues, not part.open
-    found = Pieces(texts=texts, offsets=starts[turns], val=val[turns], begins=begins, ends=ends, passages=sizes)
+    found = Pieces(
+        texts=(texts := Strings.within(data, offsets[:-1], offsets[1:])),
+        offsets=offsets[:-1],
+        val=val[first],
+        begins=begins,
+        ends=ends,
+        passages=np.array(turns[1:]) - first,
+    )
     for i in np.flatnonzero(~wanted).tolist():
         found.blank(i, "passages_unsampled")
     for i in np.flatnonzero(native.invalid(texts)).tolist() if suspect else ():
@@ -211,6 +217,8 @@ def _pieces_of_passages(
 def _pieces_of_documents(part: TextPart, rules: TextRules, *, suspect: bool) -> Pieces:
     """Without their splits. Only the first can continue a document, and only an open Part, which is one piece, stays open."""
     texts, offsets = _documents(part, rules.separator)
+    if part.is_whole and not suspect and rules.wanted is None and texts.sizes.all():  # as usual
+        return Pieces.whole(texts, offsets)
     empty, noted = texts.sizes == 0, Pieces()
     unsampled, bad = np.zeros(len(texts), np.bool_), np.zeros(len(texts), np.bool_)
     if rules.wanted is not None:

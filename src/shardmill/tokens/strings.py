@@ -38,12 +38,10 @@ class Strings:
 
     @staticmethod
     def joined(several: "Sequence[Strings]") -> "Strings":
-        """All of several, in order."""
+        """All of several, in order; one at least."""
         if len(several) == 1:
             return several[0]
-        none = Strings.of([])
-        pointers = [none.pointers, *(each.pointers for each in several)]
-        sizes = [none.sizes, *(each.sizes for each in several)]
+        pointers, sizes = [each.pointers for each in several], [each.sizes for each in several]
         owners = tuple(owner for each in several for owner in each.owners)
         return Strings(np.concatenate(pointers), np.concatenate(sizes), owners)
 

@@ -62,6 +62,11 @@ int is_utf8(const u8 *p, const u8 *end)
     return 1;
 }
 
+int64_t texts_are_utf8(const u8 *data, int64_t size)
+{
+    return is_utf8(data, data + size);
+}
+
 /* Whether each text is not UTF-8, and how many are not. */
 int64_t texts_invalid(const u8 *const *texts, const int64_t *sizes, int64_t count, u8 *invalid)
 {
