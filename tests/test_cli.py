@@ -261,7 +261,7 @@ def test_bytes_per_token_are_those_of_the_text_that_was_written(folder):
     ]
     found = [float(re.search(r"([0-9.]+) bytes per token", each)[1]) for each in told]
     assert 4 < found[0] < 5 and abs(found[0] - found[1]) < 0.1
-    assert re.search(r"500 documents \(0 empty, 3\d\d|4\d\d not in the sample\)", told[1])
+    assert re.search(r"500 documents \(0 empty, [34]\d\d not in the sample\)", told[1])
 
 
 def test_output_that_cannot_be_written_is_named(folder):

@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import json
+import logging
 import re
 import threading
 import time
@@ -336,3 +337,18 @@ def test_the_command_lists_the_names_and_describes_a_tokenizer(gpt2_json, tmp_pa
 def test_a_name_that_is_not_known_is_told_from_a_file_that_is_missing(name, said):
     with pytest.raises(UsageError, match=re.escape(said)):
         load(name)
+
+
+def test_a_hub_that_is_slow_is_told_once_in_our_words(monkeypatch, caplog):
+    """huggingface_hub logged eleven lines about its retries."""
+    monkeypatch.setattr(tokenizers, "_QUIET_SECONDS", 0.01)
+    library = logging.getLogger("huggingface_hub.utils._http")
+    level = library.getEffectiveLevel()
+    with tokenizers._one_warning("tokenizer mills/gpt2: the hub has not sent it yet"):
+        for number in range(5):
+            library.warning("Retrying in %s s", number)
+        until = time.monotonic() + 20
+        while not caplog.messages and time.monotonic() < until:
+            time.sleep(0.01)
+    assert caplog.messages == ["tokenizer mills/gpt2: the hub has not sent it yet"]
+    assert library.getEffectiveLevel() == level
