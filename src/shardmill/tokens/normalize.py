@@ -60,7 +60,10 @@ class _Check:
             given = piece, len(piece), byref(position), out.ctypes, len(out), rows.ctypes, _SPANS, asked.ctypes
             count = self.library.nfc_normalize(self.pointer, *given)
             written, lines = rows[count : count + 2].tolist()
-            made = _by_reference(asked[:lines].tobytes()) if count else b""
+            if not count:
+                done.append(out[:written].tobytes())
+                continue
+            made = _by_reference(asked[:lines].tobytes())
             whole = np.empty(written + len(made), np.uint8)
             answered = out.ctypes, rows.ctypes, count, asked.ctypes, made, len(made), whole.ctypes
             done.append(whole[: self.library.nfc_join(self.pointer, *answered)].tobytes())

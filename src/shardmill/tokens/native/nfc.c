@@ -11,6 +11,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 enum { KINDS = 0x30000, JOINS = 254, CHANGES = 255, KNOWN = 4096, PLACES = 8, MOST_SPAN = 24, MOST_MADE = 34 };
 
@@ -127,50 +130,62 @@ static int composes(const Nfc *nfc, uint32_t before, uint32_t joining)
     return low < nfc->pair_count && nfc->pairs[low] == wanted;
 }
 
-static int64_t skip_ascii(const uint8_t *text, int64_t at, int64_t size)
+/* A bit for each of the next 64 bytes, or of those that are left, that begins a character of several. */
+static uint64_t long_leads(const uint8_t *text, int64_t left)
 {
-    uint64_t word;
-    for (; at + 8 <= size; at += 8) {
-        memcpy(&word, text + at, 8);
-        if (word & 0x8080808080808080u)
-            break;
+    uint64_t found = 0;
+#if defined(__SSE2__)
+    for (int i = 0; left >= 64 && i < 64; i += 16) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)(text + i));
+        __m128i leads = _mm_cmpeq_epi8(_mm_max_epu8(bytes, _mm_set1_epi8((char)0xC0)), bytes);
+        found |= (uint64_t)(uint32_t)_mm_movemask_epi8(leads) << i;
     }
-    while (at < size && text[at] < 0x80)
-        at++;
+    if (left >= 64)
+        return found;
+#endif
+    for (int i = 0; i < 64 && i < left; i++)
+        found |= (uint64_t)(text[i] >= 0xC0) << i;
+    return found;
+}
+
+static int64_t character_before(const uint8_t *text, int64_t at)
+{
+    for (at -= at > 0; at > 0 && (text[at] & 0xC0) == 0x80;)
+        at--;
     return at;
 }
 
 /* The next span [*start, *end) of valid UTF-8 that NFC might change, from *end on; 0 if there is none. */
 static int next_span(const Nfc *nfc, const uint8_t *text, int64_t size, int64_t *start, int64_t *end)
 {
-    int64_t at = *end, starter = at;
-    uint32_t before = UINT32_MAX; /* the starter; before the first one, nothing composes */
-    int last = 0, length;         /* the mark before; JOINS: nothing more may follow */
-    while (at < size) {
-        if (text[at] < 0x80) {
-            at = skip_ascii(text, at, size);
-            starter = at - 1;
-            before = text[starter];
-            last = 0;
-            continue;
-        }
-        uint32_t point = decode(text + at, &length);
-        int kind = kind_of(nfc, point);
-        at += length;
-        if (!kind) {
-            starter = at - length;
-            before = point;
-            last = 0;
-        } else if (kind < JOINS ? kind >= last : kind == JOINS && !last && !composes(nfc, before, point)) {
-            last = kind;
-        } else {
-            while (at < size && kind_of(nfc, decode(text + at, &length)))
-                at += length;
+    int64_t starter = 0, marks_end = -1;
+    int last = 0, length; /* the mark before; JOINS: nothing more may follow */
+    for (int64_t at = *end; at < size; at += 64)
+        for (uint64_t left = long_leads(text + at, size - at); left; left &= left - 1) {
+            int64_t here = at + __builtin_ctzll(left);
+            uint32_t point = decode(text + here, &length);
+            int kind = kind_of(nfc, point);
+            if (!kind)
+                continue;
+            if (here != marks_end) {
+                starter = character_before(text, here);
+                last = 0;
+            }
+            marks_end = here + length;
+            if (kind == JOINS && !last) /* at the beginning of the text, with nothing */
+                kind = starter < here && composes(nfc, decode(text + starter, &length), point) ? CHANGES : JOINS;
+            else if (kind == JOINS)
+                kind = CHANGES;
+            if (kind >= last && kind != CHANGES) {
+                last = kind;
+                continue;
+            }
+            while (marks_end < size && kind_of(nfc, decode(text + marks_end, &length)))
+                marks_end += length;
             *start = starter + (text[starter] == '\n'); /* which changes nothing, and parts spans that are asked about */
-            *end = at;
+            *end = marks_end;
             return 1;
         }
-    }
     return 0;
 }
 
