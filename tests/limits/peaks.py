@@ -22,7 +22,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 sys.exit(code)
 """
 _HUNG_SECONDS = 240
-RESULT = ("train.bin", "val.bin", "manifest.json", "manifest.inputs.jsonl")
+RESULT = ("train.bin", "val.bin", "token_bytes.npy", "manifest.json", "manifest.inputs.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
