@@ -27,16 +27,6 @@ typedef struct {
     u16 asked[BATCH]; /* those that are not a single character beyond ASCII, which need not be looked up */
 } Batch;
 
-/* What turns 16 bytes of text into the key of a piece of so many bytes. FF is in no UTF-8 text. */
-static const u64 padding[PIECE_BYTES + 1][2] = {
-#define LOW(n) {~0ull << 8 * (n), ~0ull}
-#define HIGH(n) {0, ~0ull << 8 * (n)}
-    LOW(0),  LOW(1),  LOW(2),  LOW(3),  LOW(4),  LOW(5),  LOW(6),  LOW(7), HIGH(0),
-    HIGH(1), HIGH(2), HIGH(3), HIGH(4), HIGH(5), HIGH(6), HIGH(7), {0, 0},
-#undef LOW
-#undef HIGH
-};
-
 /* Where a piece ends that goes on from a character, whose byte matters if it is ASCII, to p. */
 static const u8 *piece_end(const Sp *e, u8 byte, u32 character, const u8 *p, const u8 *end)
 {
