@@ -209,9 +209,13 @@ LABELS = {
 }
 
 
+def _place(name: str) -> tuple[bool, int]:
+    """Where a row stands in the tables."""
+    return name.endswith("-hf"), list(LABELS).index(name.removesuffix("-hf"))
+
+
 def label(name: str) -> str:
-    kind, _, other = name.partition("-hf")
-    return LABELS[kind] + (", Hugging Face tokenizer" if name.endswith("-hf") else other)
+    return LABELS[name.removesuffix("-hf")] + (", Hugging Face tokenizer" if name.endswith("-hf") else "")
 
 
 # ---- measuring
@@ -246,6 +250,7 @@ class Bench:
                         self._keep(each, what, self._alone(each, read.__name__))
         for _ in range(max(1, self.repeat // 2)):
             for each in self.inputs:
+                self._keep(each, "gil 1", self._run(each, 1, "gil"))
                 for meter in ("gil", "locks"):
                     self._keep(each, f"{meter} {MANY}", self._run(each, MANY, meter))
                     if not each.name.endswith("-hf"):
@@ -267,7 +272,7 @@ class Bench:
         """The best of each figure; of locks, those of the run whose worst was least; of peaks, the highest."""
         best = self.found[given.name].setdefault(what, new)
         best["peak"] = max(best.get("peak", 0), new.get("peak", 0))
-        for name in ("wall", "cpu"):
+        for name in {"wall", "cpu", "others"} & new.keys():
             best[name] = min(best[name], new[name])
         for name, value in new.get("gil", {}).items():
             best["gil"][name] = min(best["gil"][name], value)
@@ -318,13 +323,14 @@ def _worst(found: dict[str, Any], what: str) -> dict[str, Any]:
 
 def tables(found: dict[str, dict[str, Any]]) -> list[str]:
     lines = [
-        "| input | CPU, 1 worker | read alone, CPU | wall, 1 | wall, 2 | 2 over 1 | cores busy of 2 | peak MiB, 1 / 2 / 16 |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| input | CPU, 1 worker | read alone, CPU | GIL held, 1 worker | wall, 1 | wall, 2 | 2 over 1 | cores busy of 2 | peak MiB, 1 / 2 / 16 |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, each in found.items():
         one, two, read = each["1"], each["2"], each.get("alone")
         peaks = " / ".join(f"{each[what]['peak'] / MIB:.0f}" for what in ("1", "2", f"gil {MANY}"))
-        cells = [label(name), f"{one['cpu']:.2f}", f"{read['cpu']:.2f}" if read else "–", f"{one['wall']:.2f}"]
+        cells = [label(name), f"{one['cpu']:.2f}", f"{read['cpu']:.2f}" if read else "–"]
+        cells += [f"{each['gil 1']['gil']['running']:.2f}", f"{one['wall']:.2f}"]
         cells += [f"{two['wall']:.2f}", f"{one['wall'] / two['wall']:.2f}×", f"{two['cpu'] / two['wall']:.2f}", peaks]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
@@ -346,7 +352,7 @@ def promises(found: dict[str, dict[str, Any]]) -> list[Row]:
     rows = []
     cpu = {name: each["1"]["cpu"] for name, each in found.items()}
     for name, each in found.items():
-        if name.partition("-hf")[0] in ("text", "jsonl", "zst", "parquet"):
+        if name.removesuffix("-hf") in ("text", "jsonl", "zst", "parquet"):
             times = each["1"]["wall"] / each["2"]["wall"]
             rows.append(Row(f"{label(name)}: 2 workers over 1", f"{times:.2f}×", "≥ 1.85×", times >= 1.85))
         if name in ("text", "jsonl", "parquet"):
@@ -381,7 +387,11 @@ def report(found: dict[str, dict[str, Any]], text: Path, size: int) -> str:
     for row in promises(found):
         lines.append(f"| {row.what} | {row.figure}{' **(missed)**' if row.kept is False else ''} | {row.promised} |")
     said = ", ".join(f"{name} {value}" for name, value in stamp().items())
-    return "\n".join([*lines, "", f"Measured by `make bench-cores` on: {said}, text {text.name}, {size / MB:,.0f} MB."])
+    others = [figures["others"] for each in found.values() for figures in each.values() if "others" in figures]
+    busy = f"Other processes used {sum(others) / len(others):.1f} cores meanwhile."
+    return "\n".join(
+        [*lines, "", f"Measured by `make bench-cores` on: {said}, text {text.name}, {size / MB:,.0f} MB. {busy}"]
+    )
 
 
 def arguments() -> argparse.Namespace:
@@ -421,10 +431,11 @@ def main() -> None:
         if options.json and options.json.exists():
             bench.found |= json.loads(options.json.read_text())
         bench.measure()
-        shown = report(bench.found, text, inputs[0].text)
+        found = {name: bench.found[name] for name in sorted(bench.found, key=_place)}
+        shown = report(found, text, inputs[0].text)
     print(shown)
     if options.json:
-        options.json.write_text(json.dumps(bench.found, indent=1) + "\n")
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
     if options.write:
         put_into(PAGE, "bench-cores", shown)
 

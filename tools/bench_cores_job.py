@@ -201,7 +201,8 @@ class Clock:
 
     def __init__(self, meter: ctypes.PyDLL | None, held: list[Held]) -> None:
         self._meter, self._held = meter, held
-        self.wall = self.cpu = 0.0
+        self.wall = self.cpu = self.others = 0.0
+        """Others: how many cores other processes used meanwhile."""
         self.gil: dict[str, float] = {}
 
     def start(self, *_: object) -> None:
@@ -209,10 +210,12 @@ class Clock:
             each.zero()
         if self._meter:
             self._meter.meter_start()
-        self._began = time.perf_counter(), _cpu()
+        self._began = time.perf_counter(), _cpu(), _cpu_of_all()
 
     def stop(self) -> None:
-        self.wall, self.cpu = time.perf_counter() - self._began[0], _cpu() - self._began[1]
+        began, cpu, all_cpu = self._began
+        self.wall, self.cpu = time.perf_counter() - began, _cpu() - cpu
+        self.others = max(0.0, (_cpu_of_all() - all_cpu - self.cpu) / self.wall)
         if self._meter:
             out = (ctypes.c_double * 4)()
             self._meter.meter_stop(out)
@@ -224,6 +227,12 @@ def _cpu() -> float:
     """Of this process, and of those that it started and that have ended."""
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def _cpu_of_all() -> float:
+    """CPU seconds of the whole machine since it started; what a hypervisor took is among them."""
+    user, nice, system, _idle, _wait, *more = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(more)) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak() -> int:
@@ -268,6 +277,7 @@ def main() -> None:
             {
                 "wall": clock.wall,
                 "cpu": clock.cpu,
+                "others": clock.others,
                 "gil": clock.gil,
                 "workers": result.run["workers"],
                 "peak": _peak(),
