@@ -354,7 +354,8 @@ def _next_span(reader: Reader, at: int, before: int, rules: TextRules, about: in
         file_ends = len(data) <= high
         count = 0
         if separator is not None:
-            end, count = _documents_end(data[before : high + len(separator)], separator)
+            window = np.frombuffer(data, np.uint8)[before : high + len(separator)]
+            end, count = _documents_end(window, separator)
             if end and (not file_ends or count == MAX_RECORDS):
                 return data[before : before + end], count, False
         if file_ends:
@@ -388,10 +389,10 @@ def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules)
         at += found.end
 
 
-def _documents_end(data: bytes, separator: bytes) -> tuple[int, int]:
+def _documents_end(data: native.Bytes, separator: bytes) -> tuple[int, int]:
     """Where the last separator ends, counted from the left, or an earlier one if there are too many; and how many."""
-    *ended, rest = data.split(separator, MAX_RECORDS)
-    return len(data) - len(rest), len(ended)
+    found = native.separators(data, separator, MAX_RECORDS)
+    return (int(found[-1]) + len(separator) if len(found) else 0), len(found)
 
 
 def escaped(separator: str) -> bytes:
