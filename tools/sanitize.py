@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import CDLL, c_int64, c_void_p
+from ctypes import CDLL, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
 import numpy as np
@@ -224,6 +224,20 @@ def scan(library: CDLL, data: bytes, path: list[bytes], *, beyond: int = 0) -> N
         library.lines_texts(*given, c_void_p(ends), c_int64(len(path)), c_int64(count), *map(c_void_p, made))
 
 
+def ask(library: CDLL, texts: list[bytes], separator: bytes) -> None:
+    """What documents/native/texts.c tells of many texts, and of the first of them."""
+    with Memory() as memory:
+        places = [memory.copy(text) for text in texts]
+        pointers, sizes = memory.copy(np.array(places, np.uint64).tobytes()), [len(text) for text in texts]
+        given = c_void_p(pointers), c_void_p(memory.copy(np.array(sizes, np.int64).tobytes())), c_int64(len(texts))
+        library.texts_invalid(*given, c_void_p(memory.room(len(texts))))
+        library.texts_hashes(*given, c_int64(300), c_uint64(7), c_void_p(memory.room(8 * len(texts))))
+        first, found = (c_void_p(places[0]), c_int64(sizes[0])), c_void_p(memory.room(8 * 5))
+        library.texts_are_utf8(*first)
+        library.texts_separators(*first, c_void_p(memory.copy(separator)), c_int64(len(separator)), found, c_int64(5))
+        library.texts_plain(*first, found, c_int64(5))
+
+
 def address(folder: Path, rng: random.Random) -> Callable[[], None]:
     """A round for AddressSanitizer and UBSan: one shape on all code paths of the engine, and the JSON parser."""
     library, lines, models = CDLL(str(folder / "engine.so")), CDLL(str(folder / "lines.so")), _models()
@@ -248,6 +262,11 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
             engine.words(damaged[0], scalar=True)
         for _ in range(20):
             scan(lines, _lines(rng), rng.choice([[b"text"], [b"a", b"text"], ["é".encode()]]))
+            ask(
+                lines,
+                [piece[: rng.choice([3, 20, 300, 5000])] for piece in damaged],
+                rng.choice([b" ", b"e ", b"\n\n"]),
+            )
 
     return once
 
