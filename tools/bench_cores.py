@@ -3,8 +3,9 @@
     python tools/bench_cores.py [TEXT] [--tokenizer tokenizer.json] [--only jsonl,parquet] [--repeat 5] [--quick] [--write]
 
 The same documents of about 3 KB from each kind of file, each figure in a process of its own (bench_cores_job.py), best
-of N, all inputs taking turns. Seconds are for each GB of text. With sixteen workers on two cores, "held" counts only
-the time in which the holder had a core: with a core for each worker the rest would not be there.
+of N, all inputs taking turns. Seconds are for each GB of text; what a job of 20 documents takes is subtracted. With
+sixteen workers on two cores, "held" counts only the time in which the holder had a core: with a core for each worker
+the rest would not be there.
 
 The GIL or a lock that is held for x of the c CPU seconds of a GB keeps the speed below c / x times that of one core.
 Locks are those that Python's threading makes, and the writing turn; locks inside C are not seen.
@@ -37,6 +38,7 @@ LARGE_GROUP = 20 * MB
 SHORT_CHARACTERS, SHORT_DOCUMENTS = 196, 1_000_000
 QUICK_BYTES = 16 * MB
 MANY = 16
+TINY, TINY_DOCUMENTS = "tiny", 20
 # Enough of the documents are in the first tenth, so that no first pass reads everything.
 VAL_FRACTION = 0.01
 GIB = 1 << 30
@@ -94,6 +96,7 @@ def make_inputs(text: Path, folder: Path) -> None:
         pq.write_table(table, folder / f"part-{number}.parquet", compression="zstd", row_group_size=ROWS_IN_GROUP)
         pq.write_table(table, folder / f"large-{number}.parquet", compression="zstd", row_group_size=large)
     _compress(b"".join((folder / f"part-{n}.jsonl").read_bytes() for n in range(FILES)), folder / "one.jsonl.zst")
+    (folder / "tiny.jsonl").write_text("".join(_line(n, documents[n % FILES]) for n in range(TINY_DOCUMENTS)))
     short = 0
     with open(folder / "short.jsonl", "w", encoding="utf-8") as file:
         for number, piece in enumerate(_short_documents("\n\n".join(documents))):
@@ -174,8 +177,10 @@ def inputs_of(folder: Path, tokenizer: str | None) -> list[Input]:
         return tuple(str(folder / pattern.format(number)) for number in range(FILES))
 
     lines, packed, tables = many("part-{}.jsonl"), many("part-{}.jsonl.zst"), many("part-{}.parquet")
+    tiny = Input(name=TINY, files=(str(folder / "tiny.jsonl"),), text=0)
     running = Input(name="text", files=(str(folder / "running.txt"),), text=text)
     found = [
+        tiny,
         running,
         Input(name="separated", files=(str(folder / "separated.txt"),), text=text, separator=SEPARATOR),
         Input(name="jsonl", files=lines, text=text, alone=parse_lines),
@@ -192,7 +197,7 @@ def inputs_of(folder: Path, tokenizer: str | None) -> list[Input]:
         Input(name="short", files=(str(folder / "short.jsonl"),), text=short, alone=parse_lines),
     ]
     if tokenizer:
-        same = (running, *(each for each in found if each.name in ("jsonl", "zst", "parquet")))
+        same = (tiny, running, *(each for each in found if each.name in ("jsonl", "zst", "parquet")))
         found += [dataclasses.replace(each, name=f"{each.name}-hf", tokenizer=tokenizer, alone=None) for each in same]
     return found
 
@@ -211,7 +216,7 @@ LABELS = {
 
 def _place(name: str) -> tuple[bool, int]:
     """Where a row stands in the tables."""
-    return name.endswith("-hf"), list(LABELS).index(name.removesuffix("-hf"))
+    return name.endswith("-hf"), [TINY, *LABELS].index(name.removesuffix("-hf"))
 
 
 def label(name: str) -> str:
@@ -224,7 +229,7 @@ def label(name: str) -> str:
 class Bench:
     def __init__(self, folder: Path, inputs: list[Input], repeat: int) -> None:
         self.folder, self.inputs, self.repeat = folder, inputs, repeat
-        self.found: dict[str, dict[str, Any]] = {each.name: {} for each in inputs}
+        self.found: dict[str, dict[str, Any]] = {each.name: {"gb": each.text / 1e9} for each in inputs}
 
     def job(self, given: Input, workers: int, meter: str | None = None, *, engine: bool = True) -> list[str]:
         asked = {
@@ -261,12 +266,14 @@ class Bench:
         shutil.rmtree(self.folder / "out", ignore_errors=True)
         if done.returncode:
             sys.exit(f"bench_cores: {given.name}: exit code {done.returncode}")
-        return _per_gb(json.loads(done.stdout), given.text / 1e9)
+        found: dict[str, Any] = json.loads(done.stdout)
+        found["locks"].sort(key=lambda each: -each["cpu"])
+        return found
 
     def _alone(self, given: Input, read: str) -> dict[str, Any]:
         command = [sys.executable, __file__, "--alone", read, *given.files]
         found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-        return _per_gb(found, given.text / 1e9)
+        return found
 
     def _keep(self, given: Input, what: str, new: dict[str, Any]) -> None:
         """The best of each figure; of locks, those of the run whose worst was least; of peaks, the highest."""
@@ -280,12 +287,26 @@ class Bench:
             best["locks"] = new["locks"]
 
 
-def _per_gb(found: dict[str, Any], gb: float) -> dict[str, Any]:
-    for each in [found, found.get("gil", {}), *found.get("locks", [])]:
-        for name in ("wall", "cpu", "held", "running", "waited"):
-            if name in each:
-                each[name] /= gb
-    return {**found, "locks": sorted(found.get("locks", []), key=lambda each: -each["cpu"])}
+def per_gb(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """All figures for a GB of text, without what every job takes however little text there is."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name in sorted(found, key=_place):
+        start = found[TINY + ("-hf" if name.endswith("-hf") else "")]
+        if name.startswith(TINY):
+            continue
+        rows[name] = {}
+        for what, given in found[name].items():
+            if what == "gb":
+                continue
+            new = rows[name][what] = json.loads(json.dumps(given))
+            once = start.get(what, {})
+            for each, less in ((new, once), (new.get("gil", {}), once.get("gil", {}))):
+                for figure in {"wall", "cpu", "held", "running"} & each.keys():
+                    each[figure] = max(0.0, each[figure] - less.get(figure, 0.0)) / found[name]["gb"]
+            for lock in new.get("locks", []):
+                lock["cpu"] /= found[name]["gb"]
+                lock["wall"] /= found[name]["gb"]
+    return rows
 
 
 def alone(name: str, paths: list[str]) -> None:
@@ -426,16 +447,16 @@ def main() -> None:
             subprocess.run([sys.executable, __file__, str(part), "--make", str(folder)], check=True)
         inputs = inputs_of(folder, options.tokenizer)
         if options.only:
-            inputs = [each for each in inputs if each.name in options.only.split(",")]
+            wanted = options.only.split(",")
+            inputs = [each for each in inputs if each.name in wanted or each.name.startswith(TINY)]
         bench = Bench(folder, inputs, 1 if options.quick else options.repeat)
         if options.json and options.json.exists():
             bench.found |= json.loads(options.json.read_text())
         bench.measure()
-        found = {name: bench.found[name] for name in sorted(bench.found, key=_place)}
-        shown = report(found, text, inputs[0].text)
+        shown = report(per_gb(bench.found), text, max(each.text for each in inputs))
     print(shown)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(json.dumps(bench.found, indent=1) + "\n")
     if options.write:
         put_into(PAGE, "bench-cores", shown)
 
