@@ -35,6 +35,7 @@ static inline __attribute__((always_inline)) void classify(const Engine *e, cons
         u8 byte[8];
         u64 all;
     } letter, number, space, blank, quote, newline, many, inner, lower, slash, control;
+    const int newlines = e->shape.newlines;
     for (int k = 0; k < 8; k++) {
         u64 raw = load8(p + 8 * k), x = raw & 0x7F * BYTES;
         letter.byte[k] = HIGHEST(AMONG(x | 0x20 * BYTES, 'a', 'z'));
@@ -42,7 +43,8 @@ static inline __attribute__((always_inline)) void classify(const Engine *e, cons
         space.byte[k] = HIGHEST(AMONG(x, '\t', '\r'));
         blank.byte[k] = HIGHEST(IS(x, ' '));
         quote.byte[k] = HIGHEST(IS(x, '\''));
-        newline.byte[k] = HIGHEST(IS(x, '\n') | IS(x, '\r'));
+        if (newlines)
+            newline.byte[k] = HIGHEST(IS(x, '\n') | IS(x, '\r'));
         many.byte[k] = HIGHEST(raw);
         if (kind == CASED) {
             lower.byte[k] = HIGHEST(x << 2);
@@ -61,7 +63,7 @@ static inline __attribute__((always_inline)) void classify(const Engine *e, cons
     b->lo = letter.all | space.all;
     b->hi = (number.all & one) | space.all;
     b->quote = quote.all & one;
-    b->newline = e->shape.newlines ? newline.all & one : 0;
+    b->newline = newlines ? newline.all & one : 0;
     b->many = many.all;
     b->inner = many.all ? inner.all & many.all : 0;
     if (kind == CASED) {
