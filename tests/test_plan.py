@@ -19,7 +19,7 @@ from shardmill.errors import InputError
 from shardmill.inputs.find import find_inputs
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.reading import InputFile
-from shardmill.job import plan
+from shardmill.job import plan, sources
 
 TEXT = b"One mill grinds wheat, the other rye.\n\nNothing else is known. "
 CONTENTS = [
@@ -39,7 +39,7 @@ def rules(**changes):
 
 def blocks_of(found, how, start):
     """As text: the errors in them are equal if they say the same."""
-    return [repr(block) for block in plan.blocks(found, how, start)]
+    return [repr(block) for block in plan.blocks(found, how, plan.rest(start))]
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
@@ -56,7 +56,7 @@ def test_a_small_file_is_read_as_a_large_one_is(separator, on_error, given, inpu
             found.add_local(str(path), len(content), path.stat().st_mtime_ns)
         start = Position(file=min(first, len(found) - 1))
         quickly = blocks_of(found, how, start)
-        with patch.object(plan, "_SMALL_BYTES", 0):
+        with patch.object(sources, "_SMALL_BYTES", 0):
             assert quickly == blocks_of(found, how, start)
 
 
@@ -86,18 +86,18 @@ def test_blocks_from_the_middle_of_a_long_list_do_not_look_at_what_is_before(tmp
         path=str(tmp_path / "last.txt"), size=len(TEXT), modified_ns=(tmp_path / "last.txt").stat().st_mtime_ns
     )
     found = InputFiles([*(InputFile(path=f"/nowhere/{number}.txt", size=1) for number in range(1000)), last])
-    (block,) = plan.blocks(found, rules(), Position(file=1000), 7)
-    assert block.index == 7 and block.parts[0].data == TEXT and block.after == Position(file=1001)
+    (block,) = plan.blocks(found, rules(), plan.rest(Position(file=1000)))
+    assert block.index and block.parts[0].data == TEXT and block.after == Position(file=1001)
 
 
 def test_a_compressed_file_among_plain_ones_is_looked_into(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.txt").write_bytes(TEXT)
-    assert plan.probe(find_inputs([str(tmp_path)]), "auto", "text") == plan.Probe(
+    assert sources.probe(find_inputs([str(tmp_path)]), "auto", "text") == sources.Probe(
         plain=True, first_is_text=True, window=0, held=0
     )
     (tmp_path / "9.txt.gz").write_bytes(gzip.compress(TEXT))
-    found = plan.probe(find_inputs([str(tmp_path)]), "auto", "text")
+    found = sources.probe(find_inputs([str(tmp_path)]), "auto", "text")
     assert not found.plain and found.window and found.held
 
 

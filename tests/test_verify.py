@@ -15,7 +15,7 @@ import shardmill
 from edited import rewrite
 from samples import ENGLISH, SAMPLES
 from shardmill import Limits, Spec, prepare, verify
-from shardmill.errors import UsageError
+from shardmill.errors import OutputError, UsageError
 from shardmill.formats import output_files, registry
 from shardmill.record import manifest
 
@@ -378,3 +378,13 @@ def test_tokens_behind_an_odd_header_are_read_as_they_were_written(tmp_path, mon
     spec = Spec(inputs=[str(tmp_path / "a.txt")], output=str(tmp_path / "o"), format="mds", sample_tokens=sample)
     prepare(spec)
     assert verify(tmp_path / "o").ok
+
+
+def test_a_result_of_an_older_version_is_not_compared_with_its_source_where_passages_were_others(tmp_path):
+    (tmp_path / "a.txt").write_text("The mill turns text into tokens.\n" * 20_000)
+    prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", val_fraction=0.1))
+    path = tmp_path / "out/manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"format": 3', b'"format": 2', 1))
+    assert verify(tmp_path / "out").problems == ()
+    with pytest.raises(OutputError, match="divided running text into other passages"):
+        verify(tmp_path / "out", sources=[tmp_path / "a.txt"])

@@ -10,6 +10,9 @@ import pytest
 from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import InputError, TemporaryError
 from shardmill.job import workers
+from shardmill.job.block import Milled
+from shardmill.job.plan import Block
+from shardmill.record.manifest import Counts
 from shardmill.system import machine
 
 
@@ -17,14 +20,18 @@ from shardmill.system import machine
 def mill(monkeypatch):
     """mill_blocks over numbered Blocks; what is done to each is given."""
 
-    def run(count, do=lambda _: None, *, write=lambda _: None, count_of_workers=3, fail_reading_at=None):
+    def run(count, do=lambda _: None, *, write=lambda _: None, count_of_workers=3, fail_reading_at=None, in_each=7):
         written, at_work, most = [], [0], [0]
 
-        def blocks(*_, **__):
-            for index in range(count):
+        def blocks(_files, _rules, stretch, **__):
+            for index in range(stretch.first, min(count, stretch.first + in_each)):
                 if index == fail_reading_at:
                     raise InputError("cannot be read")
-                yield SimpleNamespace(index=index)
+                yield Block(index=index, parts=(), input_bytes=1, after=BEGINNING)
+
+        def stretches(*_):
+            for number, first in enumerate(range(0, count, in_each)):
+                yield SimpleNamespace(number=number, first=first)
 
         def mill_block(_job, _splitter, _encoder, block):
             at_work[0] += 1
@@ -33,21 +40,22 @@ def mill(monkeypatch):
                 do(block.index)
             finally:
                 at_work[0] -= 1
-            return block
+            return Milled(index=block.index, runs=[], counts=Counts(), checked_bytes=0, after=block.after)
 
         def commit(milled):
             write(milled.index)
             written.append(milled.index)
             return True
 
+        monkeypatch.setattr(workers.plan, "stretches", stretches)
         monkeypatch.setattr(workers.plan, "blocks", blocks)
         monkeypatch.setattr(workers, "mill_block", mill_block)
         monkeypatch.setattr(workers, "Encoder", lambda _: None)
         monkeypatch.setattr(workers, "_LEAVE_SECONDS", 0.5)
-        budget = SimpleNamespace(workers=count_of_workers, in_flight=2 * count_of_workers)
-        job = SimpleNamespace(budget=budget, files=(), rules=None, big=False, engines=None)
+        budget = SimpleNamespace(workers=count_of_workers, readers=count_of_workers, ahead=1000)
+        job = SimpleNamespace(budget=budget, files=(), rules=SimpleNamespace(spool=None), big=False, engines=None)
         try:
-            workers.mill_blocks(job, None, BEGINNING, 0, commit, lambda: None)
+            workers.mill_blocks(job, None, BEGINNING, commit, lambda: None)
         except BaseException as e:
             return written, e, most[0]
         return written, None, most[0]

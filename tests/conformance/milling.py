@@ -17,7 +17,7 @@ from shardmill.documents import jsonl, long_values
 from shardmill.inputs.input_files import InputFiles
 from shardmill.job import block as blocks
 from shardmill.job import job as jobs
-from shardmill.job import mill, plan
+from shardmill.job import mill, plan, sources
 from shardmill.record.manifest import Counts
 from shardmill.spec import Limits, Spec
 from shardmill.tokens.encoder import Encoder
@@ -67,7 +67,7 @@ def encoder(tokenizer, engine):
 @lru_cache(maxsize=1)
 def _budget():
     spec, limits = Spec(inputs=("any",), output="any"), Limits(max_memory=PLENTY, workers=1)
-    probe = plan.Probe(plain=True, first_is_text=True, window=0, held=0)
+    probe = sources.Probe(plain=True, first_is_text=True, window=0, held=0)
     return _fit_budget(spec, engines("r50k_base", "reference"), limits, probe, InputFiles())
 
 
@@ -95,11 +95,11 @@ def job_of(files, *, engine="auto", block_bytes=1 << 20, **choices):
         yield job, jobs.choose_splitter(job, None, lambda _: None, lambda _: None)
 
 
-def mill_blocks(job, splitter, start=None, index=0, val=False):
+def mill_blocks(job, splitter, start=None, val=False):
     """Mill from a Position on, block after block, as the mill commits them."""
     out, counts = Milled(), Counts()
     used = encoder(job.spec.tokenizer, "reference" if job.engines.ours is None else "native")
-    for block in plan.blocks(job.files, job.rules, start or plan.BEGINNING, index):
+    for block in plan.blocks(job.files, job.rules, plan.rest(start or plan.BEGINNING)):
         milled = blocks.mill_block(job, splitter, used, block)
         counts += milled.counts
         out.rejects += milled.rejects

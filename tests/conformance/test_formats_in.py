@@ -198,9 +198,9 @@ def test_reading_on_from_after_any_block_gives_the_rest(name, choices, held):
     with holding(held), made as (job, splitter):
         whole = mill_blocks(job, splitter)
         assert len(whole.after) > 10
-        for index, (after, val, train_done, val_done, counts, _) in some_of(list(enumerate(whole.after))):
+        for after, val, train_done, val_done, counts, _ in some_of(whole.after):
             position = plan.Position(**json.loads(json.dumps({f: getattr(after, f) for f in after.__slots__})))
-            rest = mill_blocks(job, splitter, position, index + 1, val)
+            rest = mill_blocks(job, splitter, position, val)
             assert rest.train == whole.train[train_done:]
             assert rest.val == whole.val[val_done:]
             assert {k: v + getattr(counts, k) for k, v in rest.counts.items()} == whole.counts

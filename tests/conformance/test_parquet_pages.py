@@ -204,8 +204,8 @@ def assert_the_rest_is_had_from_after_any_block(change):
         whole = mill_blocks(job, splitter)
         assert any(after.begin for after, *_ in whole.after)
         assert len(whole.rejects) == (change is damaged)
-        for index, (after, val, train_done, val_done, counts, _) in some_of(list(enumerate(whole.after))):
-            rest = mill_blocks(job, splitter, after, index + 1, val)
+        for after, val, train_done, val_done, counts, _ in some_of(whole.after):
+            rest = mill_blocks(job, splitter, after, val)
             assert (rest.train, rest.val) == (whole.train[train_done:], whole.val[val_done:])
             assert {k: v + getattr(counts, k) for k, v in rest.counts.items()} == whole.counts
 

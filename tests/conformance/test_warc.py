@@ -67,10 +67,10 @@ def test_reading_on_from_after_any_block_gives_the_rest(choices, packed):
     ):
         whole = mill_blocks(job, splitter)
         assert len(whole.after) > 10
-        for index, (after, val, train_done, val_done, counts, _) in list(enumerate(whole.after))[::4]:
+        for after, val, train_done, val_done, counts, _ in whole.after[::4]:
             position = plan.Position(**json.loads(json.dumps({f: getattr(after, f) for f in after.__slots__})))
             assert not packed or after.file or position.frame  # each record is a member of its own
-            rest = mill_blocks(job, splitter, position, index + 1, val)
+            rest = mill_blocks(job, splitter, position, val)
             assert (rest.train, rest.val) == (whole.train[train_done:], whole.val[val_done:])
             assert {k: v + getattr(counts, k) for k, v in rest.counts.items()} == whole.counts
 

@@ -34,6 +34,7 @@ LATE = STEPS.index("files-finished")
 # What decides bytes and must be the same in all runs of a cell, and what must not matter at all.
 MEANT = {
     "documents.text.DOCUMENT_HEAD": worlds.SMALL_HEAD,
+    "documents.text_reader.DOCUMENT_HEAD": worlds.SMALL_HEAD,
     "documents.records.DOCUMENT_HEAD": worlds.SMALL_HEAD,
     "documents.rules.DOCUMENT_HEAD": worlds.SMALL_HEAD,
     "documents.text.PASSAGE_HEAD": 30,
@@ -53,7 +54,7 @@ SHRUNK = {
     "documents.jsonl.HELD_BYTES": 600,
     "documents.delimited._WINDOW": 311,
     "documents.utf8._WINDOW": 173,
-    "documents.text.MAX_RECORDS": 5,
+    "documents.text_reader.MAX_RECORDS": 5,
     "documents.jsonl.MAX_RECORDS": 5,
     "documents.delimited.MAX_RECORDS": 5,
     "documents.warc.MAX_RECORDS": 5,
@@ -67,6 +68,9 @@ SHRUNK = {
     "documents.delimited.VALUE_BYTES": 12,
     "documents.columnar.pages.MOST_HELD": 3000,  # larger pages are streamed
     "job.plan._MAX_PARTS": 3,
+    "job.plan._BLOCKS": 2,
+    "job.plan._REMOTE_BLOCKS": 3,
+    "job.budget._AHEAD_FACTOR": 0,  # everything that waits for its turn waits on disk
     "job.first_pass._WINDOW": 500,
     "results.document_index._CHUNK": 7,
     "formats.indexes._CHUNK": 7,

@@ -81,7 +81,7 @@ def read_parts(
     """All lines of one file in order, from start on; it begins at byte `base` of the whole input."""
     head = reader.read(0, _HEAD_BYTES)
     utf8.refuse_other_encodings(reader.path, head)
-    newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
+    newline = _newline(head)
     here = start
     if here.offset == 0 and head.startswith(BOM):
         here = Position(file=start.file, offset=len(BOM))
@@ -102,6 +102,20 @@ def read_parts(
                 yield lost(here.file, location, "line", damage)
             return
         here = part.after
+
+
+def entry(reader: Reader, offset: int, rules: TextRules) -> int | None:
+    """Where the first line begins at or after this byte; None: not within max_run_bytes, or not at all."""
+    newline = _newline(reader.read(0, _HEAD_BYTES))
+    for limit in growing(_HEAD_BYTES, rules.max_run_bytes):
+        found = reader.read(offset - 1, limit).find(newline)
+        if found >= 0:
+            return offset + found if offset + found < (reader.size or 0) else None
+    return None
+
+
+def _newline(head: bytes) -> bytes:
+    return b"\r" if b"\r" in head and b"\n" not in head else b"\n"
 
 
 def _whole_lines(reader: Reader, here: Position, newline: bytes, rules: TextRules) -> bytes | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardmill.documents import text
+from shardmill.documents import text, text_reader
 from shardmill.documents.native import Hashes
 from shardmill.documents.passages import character_boundary
 from shardmill.documents.pieces import Pieces, Position
@@ -214,7 +214,7 @@ def value_parts(
     if not here.begin and not reader.read(0, 1):
         yield Counted(file=here.file, after=following, location=location, empty=1)
     start = Position(file=here.file, offset=here.begin)
-    for inner in text.read_parts(start, reader, job_offset, _as_document(rules), is_value=True):
+    for inner in text_reader.read_parts(start, reader, job_offset, _as_document(rules), is_value=True):
         assert isinstance(inner, text.TextPart)
         done = inner.offset + len(inner.data)
         yield ValuePart(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from shardmill.system import compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-_VERSION = 3
+_VERSION = 4
 # The parser of lines copies 16 bytes at a time.
 _SLACK = 16
 
@@ -72,6 +72,17 @@ def plain_ends(data: Bytes, most: int) -> Numbers:
     return found[: _library().texts_plain(data.ctypes.data, len(data), found.ctypes.data, most)]
 
 
+def borders(data: bytes, offset: int, reach: int, span: tuple[int, int], *, begins: bool, ends: bool) -> list[int]:
+    """Where passages begin in this span of data, which is at this offset of the text; begins, ends: the text does so
+    with it. Otherwise there must be eight times the reach of it on both sides of the span."""
+    found = np.empty(max(0, span[1] - span[0]) // reach + 2, np.int64)
+    given = data, len(data), offset, reach, begins, ends, *span
+    count = _library().passages_borders(*given, found.ctypes.data, len(found))
+    if count < 0:
+        raise MemoryError("out of memory for the borders of passages")
+    return [int(border) for border in found[:count]]
+
+
 @lru_cache(maxsize=1)
 def _library() -> CDLL:
     library = compiled.load("documents/native/lines.so", _VERSION)
@@ -83,4 +94,5 @@ def _library() -> CDLL:
     compiled.declare(library, "texts_hashes", None, *texts, c_int64, c_uint64, c_void_p)
     compiled.declare(library, "texts_separators", c_int64, c_void_p, c_int64, c_char_p, c_int64, c_void_p, c_int64)
     compiled.declare(library, "texts_plain", c_int64, c_void_p, c_int64, c_void_p, c_int64)
+    compiled.declare(library, "passages_borders", c_int64, c_char_p, *[c_int64] * 7, c_void_p, c_int64)
     return library

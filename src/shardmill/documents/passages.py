@@ -1,9 +1,10 @@
-"""Running text → passages with content-defined borders: the units of the split."""
+"""Running text → passages with content-defined borders: the units of the split.
 
-from collections.abc import Iterator
+A border is told by what stands near it (native/passages.c), so whoever begins to read in the middle of a text finds the
+passages that the whole text has, and an edit moves only the borders near it.
+"""
 
-from xxhash import xxh3_64_intdigest
-
+from shardmill.documents import native
 from shardmill.documents.rules import PASSAGE_HEAD, Passages, TextRules, growing
 from shardmill.io.reading import Reader
 from shardmill.tokens.cuts import CONTEXT_BYTES, Cuts
@@ -12,110 +13,121 @@ from shardmill.tokens.cuts import CONTEXT_BYTES, Cuts
 BEFORE_BYTES = 8
 # For tokenizers without known exact cuts, passages still end at spaces and lines, but by force: val must get its share.
 _BY_FORCE = Cuts("spaces")
+_LEAST_REACH = 32
+# So many times the reach, on both sides, tell whether there is a border.
+_CONTEXT = 8
+
+Border = tuple[int, bool]
+"""Where a passage begins, and whether the text is cut there by force."""
 
 
-def find_passages(reader: Reader, base: int, at: int, rules: TextRules, block_bytes: int) -> tuple[bytes, Passages]:
-    """The next bytes of the file, and the passages that begin and end in them."""
-    for limit in growing(block_bytes, max(block_bytes, rules.max_run_bytes)):
-        data = reader.read(at, limit + CONTEXT_BYTES)
-        at_end = len(data) < limit + CONTEXT_BYTES if reader.size is None else at + len(data) == reader.size
-        starts: list[int] = []
-        end, forced = 0, False
-        while end < len(data) and not forced:
-            rest = (len(data) if reader.size is None else reader.size - at) - end
-            border, forced = _next_border(data, end, base + at, rules, at_end=at_end, rest=rest)
-            if border is None:
-                break
-            starts.append(end)
-            end = border
-        if starts:
+def find_passages(
+    reader: Reader, base: int, at: int, rules: TextRules, about: int, last: int | None = None
+) -> tuple[bytes, Passages]:
+    """The next bytes of the file, about so many, and the passages that begin and end in them, up to `last`, a border."""
+    for limit in (about,) if about >= rules.max_run_bytes else growing(about, rules.max_run_bytes):
+        data, low, at_end = _around(reader, at, limit, rules)
+        here = at - low
+        until = len(data) if at_end else here + limit + 1
+        if last is not None:
+            until = min(until, last - low + 1)
+        borders = _borders(data, low, base, (here + 1, until), rules, at_end=at_end)
+        if borders or at_end:
             break
-    keys = [
-        rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + at + a)
-        for a, b in zip(starts, [*starts[1:], end][: len(starts)], strict=True)
-    ]
-    last = at_end and end == len(data)
-    return data, Passages(starts=tuple(starts), keys=tuple(keys), end=end, forced=forced, last=last)
+    at_end &= last is None
+    borders = _not_too_far_apart(data, here, borders, rules, at_end=at_end)
+    starts = [here, *(end for end, _ in borders[:-1])]
+    ends = [end for end, _ in borders]
+    keys = [rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + low + a) for a, b in zip(starts, ends)]
+    end, forced = borders[-1] if borders else (here, False)
+    return data[here:end], Passages(
+        starts=tuple(start - here for start in starts[: len(ends)]),
+        keys=tuple(keys),
+        end=end - here,
+        forced=forced,
+        last=at_end and end == len(data),
+    )
 
 
-def survey(reader: Reader, base: int, at: int, rules: TextRules) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The keys of all passages from the start of one at `at`, and each time where the last of them ends.
-
-    The same passages as find_passages finds, but reads only the start of each and the lines where it may end.
-    """
-    head, last = reader.read(at, PASSAGE_HEAD), False
-    while not last:
-        if (seen := _glance(reader, base, at, rules)) is not None:
-            end, following = seen
-            keys: tuple[int, ...] = (rules.key(head[: end - at], base + at),)
-        else:
-            _, found = find_passages(reader, base, at, rules, rules.block_bytes)
-            end, keys, last = at + found.end, found.keys, found.last or not found.starts
-            following = reader.read(end, PASSAGE_HEAD)
-        if keys:
-            yield end, keys
-        at, head = end, following
-        reader.done_until(at)
-
-
-def _glance(reader: Reader, base: int, at: int, rules: TextRules) -> tuple[int, bytes] | None:
-    """Where the passage that begins there ends, if the lines around its length tell, and the beginning of the next."""
-    assert rules.passage_bytes is not None and reader.size is not None
-    begin = at + max(0, rules.passage_bytes - 2 * BEFORE_BYTES)
-    length = 2 * BEFORE_BYTES + rules.passage_bytes // 16 + 2 * CONTEXT_BYTES
-    data = reader.read(begin, length + PASSAGE_HEAD)
-    border, forced = _next_border(data[:length], at - begin, base + begin, rules, at_end=False, rest=reader.size - at)
-    if border is None or (forced and rules.cuts.family != "unknown"):
-        return None
-    return begin + border, data[border : border + PASSAGE_HEAD]
+def _not_too_far_apart(
+    data: bytes, here: int, borders: list[Border], rules: TextRules, *, at_end: bool
+) -> list[Border]:
+    """The borders up to the first that is forced, or that must be: max_run_bytes behind the one before it."""
+    found, last = [], here
+    for border, forced in [*borders, (len(data), False)] if at_end else borders:
+        if border - last > rules.max_run_bytes:
+            break
+        if border > last:
+            found.append((border, forced))
+        last = border
+        if forced:
+            return found
+    else:
+        if found or at_end:
+            return found
+    return [*found, (character_boundary(data, last + rules.max_run_bytes), True)]
 
 
-def _next_border(
-    data: bytes, at: int, offset: int, rules: TextRules, *, at_end: bool, rest: int
-) -> tuple[int | None, bool]:
-    """Where the passage that begins at `at` ends, and whether by force; (None, …) if more text is needed to decide.
+def first_border(reader: Reader, base: int, at: int, rules: TextRules) -> int | None:
+    """The first border at or after this byte; None: none nearby."""
+    for limit in growing(4 * _reach(rules), rules.max_run_bytes):
+        data, low, at_end = _around(reader, at, limit, rules)
+        borders = _borders(data, low, base, (at - low, at - low + limit), rules, at_end=at_end)
+        if borders or at_end:
+            break
+    return low + borders[0][0] if borders else None
 
-    Passages begin at lines chosen by a hash of the line before, so that an edit moves only the borders near it; where
-    there are no lines, at the first exact cut. A short last passage (`rest` is what is left of the file) is joined to
-    the one before it: a validation set of a few tokens is useless.
-    """
+
+def context_bytes(rules: TextRules) -> int:
+    """How much of the text before a byte tells where passages begin after it."""
+    return _CONTEXT * _reach(rules) + CONTEXT_BYTES
+
+
+def _reach(rules: TextRules) -> int:
+    """No two borders are nearer; passages are twice as long on average."""
     assert rules.passage_bytes is not None
-    visible = len(data) if at_end else len(data) - CONTEXT_BYTES
-    goal = at + rules.passage_bytes
-    line_until = goal + rules.passage_bytes // 16
-    border_ahead = rules.border is not None and offset + at < rules.border < offset + at + rest
-    if border_ahead and rules.border is not None and rules.border <= offset + line_until:
-        if rules.exact_border:
-            return (rules.border - offset, True) if rules.border - offset <= len(data) else (None, False)
-        goal = line_until = max(rules.border - offset, at + BEFORE_BYTES)  # the context that the rules need is there
-    elif rest < 2 * rules.passage_bytes and not border_ahead:
-        return (len(data) if at_end else None), False
-    if goal >= len(data):
-        return (len(data) if at_end else None), False
-    if line_until > visible and not at_end:
-        return None, False
+    return max(_LEAST_REACH, rules.passage_bytes // 2)
+
+
+def _around(reader: Reader, at: int, limit: int, rules: TextRules) -> tuple[bytes, int, bool]:
+    """The text there with what tells its borders; where it begins; and whether the file ends with it."""
+    context = context_bytes(rules)
+    low = max(0, at - context)
+    length = at - low + limit + context
+    data = reader.read(low, length)
+    return data, low, len(data) < length if reader.size is None else low + len(data) == reader.size
+
+
+def _borders(
+    data: bytes, low: int, base: int, span: tuple[int, int], rules: TextRules, *, at_end: bool
+) -> list[Border]:
+    """All borders in a span of data, which begins at byte `low` of the file, at exact cuts where there are any."""
+    begin, until = span
+    reach = _reach(rules)
+    # A border is moved to the next cut.
+    span = max(0, begin - reach // 2), until
+    places = native.borders(data, low, reach, span, begins=low == 0, ends=at_end)
     forced = rules.cuts.family == "unknown"
     cuts = _BY_FORCE if forced else rules.cuts
-    after = goal
-    while after := data.find(b"\n", after, line_until) + 1:
-        if (
-            after < len(data)
-            and data[after] > 0x20 < data[after - 2]
-            and xxh3_64_intdigest(data[after - 16 : after]) & 1
-            and cuts.is_line_cut(data, after)
-        ):
-            return after, forced
-    last = at + rules.max_run_bytes
-    for window in range(line_until, last, 4 << 10):
-        until = min(window + (4 << 10), last)
-        if until > visible and not at_end:
-            return cuts.first_space(data, window, visible), forced
-        found = cuts.first(data, window, min(until, len(data)), at)
-        if found is not None:
-            return found, forced
-        if until >= len(data):
-            return len(data), False
-    return character_boundary(data, last), True
+    found = [
+        (cut, forced) for at in places if (cut := cuts.at_or_after(data, at, reach // 2, at_end=at_end)) is not None
+    ]
+    if rules.border is not None:
+        found = sorted({*found, *_border_of_split(data, rules.border - base - low, rules, at_end=at_end)})
+    return [(cut, forced) for cut, forced in found if begin <= cut < until]
+
+
+def _border_of_split(data: bytes, at: int, rules: TextRules, *, at_end: bool) -> list[Border]:
+    """Where the split of head or tail is, if that is in this text."""
+    if not 0 < at < len(data):
+        return []
+    if rules.exact_border:
+        return [(at, True)]
+    limit = 4 * _reach(rules)
+    cut = rules.cuts.at_or_after(data, max(at, BEFORE_BYTES), limit, at_end=at_end)
+    if cut is not None:
+        return [(cut, False)]
+    return [] if at_end and at + limit >= len(data) else [(character_boundary(data, at), True)]
 
 
 def character_boundary(data: bytes, at: int) -> int:

@@ -34,6 +34,10 @@ class Location:
             parts.append(f"(byte {self.byte:,})" if len(parts) > 1 else f"byte {self.byte:,}")
         return " ".join(parts)
 
+    def moved(self, lines: int) -> "Location":
+        """The same, so many lines further down in the file."""
+        return self if self.line is None else dataclasses.replace(self, line=self.line + lines)
+
     @property
     def record(self) -> int:
         """The line or row, counted from 0; the byte where there is neither."""

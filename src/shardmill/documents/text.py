@@ -1,37 +1,22 @@
-"""A plain text file → Parts: spans between exact cuts, with the documents or passages in each.
+"""The documents or passages in a Part of plain text."""
 
-The file is read once, in order. A Part ends where a document ends or where the text can be cut exactly, so the tokens
-do not depend on the size of Parts. Only text that cannot be cut exactly for max_run_bytes is cut by force, at that
-distance from the last exact cut, which depends on nothing but the content.
-"""
-
-import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardmill.documents import native, utf8
 from shardmill.documents.native import Hashes
-from shardmill.documents.passages import BEFORE_BYTES, character_boundary, find_passages
 from shardmill.documents.pieces import AS_BEFORE, Pieces, Position
-from shardmill.documents.records import Counted
 from shardmill.documents.rejects import Location, Reject
 from shardmill.documents.rules import (
-    BOM,
     DOCUMENT_HEAD,
-    MAX_RECORDS,
     PASSAGE_HEAD,
     TextRules,
-    block_bytes,
-    growing,
     weight,
 )
-from shardmill.errors import InputError
-from shardmill.io.reading import Reader
 from shardmill.system.names import show
-from shardmill.tokens.cuts import CONTEXT_BYTES
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
 
@@ -145,22 +130,6 @@ class SmallFiles:
     def place_of(self, _piece: int, number: int) -> str:
         part = self.parts[number]
         return f"{show(part.path)} byte {part.offset:,}"
-
-
-def read_parts(
-    start: Position, reader: Reader, base: int, rules: TextRules, *, is_value: bool = False
-) -> Iterator[TextPart | Counted]:
-    """The Parts of one file, or of one value, from start on; it begins at byte `base` of the whole input."""
-    head = b"" if is_value else reader.read(0, 4 << 10)
-    utf8.refuse_other_encodings(reader.path, head)
-    bom = start.offset == 0 and head.startswith(BOM)
-    if bom:
-        start = Position(file=start.file, offset=len(BOM), begin=len(BOM))
-    read = _read_documents if rules.passage_bytes is None else _read_passages
-    for part in read(start, reader, base, rules):
-        yield dataclasses.replace(part, boms=1) if bom else part
-        bom = False
-        reader.done_until(part.after.offset)
 
 
 def pieces_of(
@@ -282,117 +251,6 @@ def _end_at_bad_byte(pieces: Pieces, part: TextPart, rules: TextRules) -> None:
         pieces.texts.sizes[i], pieces.ends[i] = good, False
         pieces.error = i + 1, error
         return
-
-
-def _read_documents(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[TextPart | Counted]:
-    at, begin = start.offset, start.begin
-    separator = rules.separator or b""
-    skips = rules.on_error == "skip" and not rules.judging
-    reader.done_until(begin)
-    dropped = at > begin and rules.wanted is not None and not rules.wanted(_head(reader, begin, separator))
-    if at > begin and not dropped and skips:
-        _refuse_half_a_document(reader, begin, separator)
-    reader.done_until(at)
-    while True:
-        before = min(BEFORE_BYTES, at - begin)
-        data, ended, forced = _next_span(reader, at, before, rules, block_bytes(start.file, at, rules))
-        if not data:
-            return
-        keys: tuple[int, ...] = ()
-        if not ended and at == begin:
-            head = _head(reader, at, separator)
-            dropped = rules.wanted is not None and not rules.wanted(head)
-            if skips and not dropped:
-                _, following, complaint = utf8.find_end(reader, at, separator)
-                if complaint is not None:
-                    after = Position(file=start.file, offset=following, begin=following)
-                    location = Location(path=reader.path, byte=at)
-                    yield Counted(file=start.file, after=after, location=location, complaint=complaint)
-                    at = begin = following
-                    continue
-            keys = (rules.key(head, base + at),)
-        part = TextPart(
-            file=start.file,
-            offset=at,
-            begin=begin,
-            data=data,
-            documents=ended,
-            keys=keys,
-            open=not ended,
-            forced=forced,
-            dropped=dropped and not (at == begin and ended),
-            path=reader.path,
-        )
-        yield part
-        at, begin = part.after.offset, part.after.begin
-
-
-def _refuse_half_a_document(reader: Reader, begin: int, separator: bytes) -> None:
-    """The beginning of a document was written under another policy: if it is bad, it can no longer be skipped."""
-    complaint = utf8.find_end(reader, begin, separator)[2]
-    if complaint is not None:
-        raise InputError(
-            f"{show(reader.path)}: part of the document that begins at byte {begin:,} has already been written, and {complaint}, so it can no longer be skipped; pass --on-error replace to resume, or start again with --overwrite"
-        )
-
-
-def _head(reader: Reader, begin: int, separator: bytes) -> bytes:
-    """The beginning of the document that begins there."""
-    head = reader.read(begin, DOCUMENT_HEAD + len(separator))
-    return (head.split(separator, 1)[0] if separator else head)[:DOCUMENT_HEAD]
-
-
-def _next_span(reader: Reader, at: int, before: int, rules: TextRules, about: int) -> tuple[bytes, int, bool]:
-    """The next bytes of the file up to the end of a document or an exact cut; how many documents end, 0 at a cut; and
-    whether the cut was forced. The document began at least `before` bytes earlier: they are context.
-    """
-    separator = rules.separator
-    margin = CONTEXT_BYTES + len(separator or b"")
-    for limit in growing(about, rules.max_run_bytes):
-        data = reader.read(at - before, before + limit + margin)
-        high = before + limit
-        file_ends = len(data) <= high
-        count = 0
-        if separator is not None:
-            window = np.frombuffer(data, np.uint8)[before : high + len(separator)]
-            end, count = _documents_end(window, separator)
-            if end and (not file_ends or count == MAX_RECORDS):
-                return data[before : before + end], count, False
-        if file_ends:
-            return data[before:], count + 1, False
-        cut = rules.cuts.last(data, before, min(high, len(data)))
-        if cut is not None:
-            return data[before:cut], 0, False
-    return data[before : character_boundary(data, before + rules.max_run_bytes)], 0, True
-
-
-def _read_passages(start: Position, reader: Reader, base: int, rules: TextRules) -> Iterator[TextPart]:
-    at = start.offset
-    reader.done_until(at)
-    last = False
-    while not last:
-        data, found = find_passages(reader, base, at, rules, block_bytes(start.file, at, rules))
-        if not found.starts:
-            return
-        last = found.last
-        yield TextPart(
-            file=start.file,
-            offset=at,
-            begin=start.begin,
-            data=data[: found.end],
-            starts=found.starts,
-            keys=found.keys,
-            open=not last,
-            forced=found.forced,
-            path=reader.path,
-        )
-        at += found.end
-
-
-def _documents_end(data: native.Bytes, separator: bytes) -> tuple[int, int]:
-    """Where the last separator ends, counted from the left, or an earlier one if there are too many; and how many."""
-    found = native.separators(data, separator, MAX_RECORDS)
-    return (int(found[-1]) + len(separator) if len(found) else 0), len(found)
 
 
 def escaped(separator: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
@@ -173,6 +173,11 @@ class InputFiles(_Packed[InputFile]):
     def at_byte(self, offset: int) -> int:
         """The number of the file at this offset in the concatenation of all."""
         return min(bisect_right(self._ends, offset), len(self) - 1)
+
+    def beginning_at(self, offset: int) -> int:
+        """The number of the first file that begins at this offset in the concatenation of all, or goes on there."""
+        number = bisect_left(self._ends, offset) if offset else 0
+        return number + 1 if offset and number < len(self) and self._ends[number] == offset else number
 
     @property
     def special(self) -> tuple[InputFile, ...]:

@@ -150,6 +150,20 @@ class InputReader:
         self.close()
 
 
+class Until:
+    """The beginning of what another Reader reads."""
+
+    def __init__(self, reader: Reader, size: int) -> None:
+        self.path, self.size = reader.path, size
+        self._reader = reader
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._reader.read(offset, max(0, min(length, self.size - offset)))
+
+    def done_until(self, offset: int) -> None:
+        self._reader.done_until(offset)
+
+
 class PipeReader:
     """Standard input or a named pipe: read once, forward, and 1 MiB ahead, so that its end is known in time."""
 

@@ -14,7 +14,8 @@ from shardmill.documents.rejects import Reject
 from shardmill.documents.text import SmallFiles
 from shardmill.errors import ShardmillError
 from shardmill.job.job import Job
-from shardmill.job.plan import Block, Checked
+from shardmill.job.plan import Block
+from shardmill.job.sources import Checked
 from shardmill.job.split import Splitter
 from shardmill.record.manifest import Counts
 from shardmill.tokens.encoder import Encoder
@@ -81,6 +82,25 @@ class Milled:
     """Whether the document that stays open at the end has text; None: unchanged."""
     settle: "Callable[[bool], Milled] | None" = None
     """Set where passages were left out: whether the document that continues here had text before → the final result."""
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return sum(run.tokens.nbytes + run.ends.nbytes + run.places.nbytes for run in self.runs)
+
+    def moved(self, lines: int) -> "Milled":
+        """The same, so many lines further down in the file."""
+        below = np.array([0, lines], np.uint64)
+        return dataclasses.replace(
+            self,
+            runs=[dataclasses.replace(run, places=run.places + below) for run in self.runs],
+            after=dataclasses.replace(self.after, record=self.after.record + lines)
+            if self.after.offset
+            else self.after,
+            rejects=tuple(
+                dataclasses.replace(reject, location=reject.location.moved(lines)) for reject in self.rejects
+            ),
+        )
 
 
 def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> Milled:

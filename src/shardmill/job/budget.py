@@ -14,6 +14,7 @@ from shardmill.system.machine import MIB
 # 2 bytes an id, and 17 for each byte of an endless word. And 6 for each byte of a block that waits, as text or as ids.
 PER_BLOCK_BYTE = 30 + 6
 # With --on-error replace, each byte that is not UTF-8 may become the three bytes of U+FFFD.
+_AHEAD_FACTOR = 6
 REPLACED_FACTOR = 3
 # The reference on one span of max_run bytes without a cut; measured: 68 and 211 times its size.
 REFERENCE_FACTOR = {"tiktoken": 72, "huggingface": 215}
@@ -37,8 +38,10 @@ class Budget:
     workers: int
     block_bytes: int
     """How much text a worker takes at a time."""
-    in_flight: int
-    """How many blocks may be read but not yet written."""
+    readers: int
+    """How many stretches of the input may be read at once."""
+    ahead: int
+    """How many bytes of tokens may wait in memory for their turn to be written."""
     note: str | None = None
     """Why there are fewer workers than asked for, and what to do about it."""
 
@@ -65,7 +68,7 @@ class Footprint:
 
 def default(workers: int, block_bytes: int, footprint: Footprint, machine_memory: int) -> int:
     """What all workers need, at most half of the machine's memory; or what one needs, if that is more than half."""
-    wanted = _needed(workers, block_bytes, footprint) + workers * _USUAL_FREE
+    wanted = _needed(workers, block_bytes, footprint) + workers * _USUAL_FREE + (workers - 1) * footprint.reading
     if wanted <= machine_memory // 2:
         return wanted
     return max(machine_memory // 2, min(_least(1, footprint), int(machine_memory * _MOST_SHARE)))
@@ -80,13 +83,22 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
                     max_memory=max_memory,
                     workers=count,
                     block_bytes=block,
-                    in_flight=2 * count,
+                    readers=_readers(count, block, max_memory, footprint),
+                    ahead=count * _AHEAD_FACTOR * max(block, footprint.max_run),
                     note=_fewer(count, workers, max_memory, footprint) if count < workers else None,
                 )
     listed = f" and a list of inputs of {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
     raise UsageError(
         f"--max-memory {max_memory // MIB}MiB is too little for this tokenizer{listed} on this machine; the smallest that works is {_mib(_least(1, footprint))}, with one worker"
     )
+
+
+def _readers(workers: int, block_bytes: int, max_memory: int, footprint: Footprint) -> int:
+    """As many as there is room for: each holds what the budget reserves for one."""
+    if not footprint.reading:
+        return workers
+    free = max_memory - _needed(workers, block_bytes, footprint) - workers * _LEAST_FREE
+    return min(workers, 1 + free // footprint.reading)
 
 
 def _fewer(count: int, workers: int, max_memory: int, footprint: Footprint) -> str:

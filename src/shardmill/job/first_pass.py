@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from shardmill.documents import detect, passages
+from shardmill.documents import detect
 from shardmill.documents.native import Hashes
 from shardmill.documents.pieces import Position
-from shardmill.documents.rules import BOM, TextRules
+from shardmill.documents.rules import TextRules
 from shardmill.documents.text import SmallFiles
 from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
@@ -20,7 +20,6 @@ from shardmill.io.reading import Reader, ahead, open_input
 from shardmill.job import plan, split
 from shardmill.job.plan import Block
 from shardmill.job.split import Lowest
-from shardmill.spec import WHOLE_FILE_BYTES
 from shardmill.tokens.strings import Flags
 
 Keys = tuple[Position, int, list[int], int]
@@ -45,10 +44,7 @@ def run(
         found = Lowest(records=math.ceil(enough) if counted else 0)
         yield found, 0
     if found.records < enough:
-        surveys = plain and _can_survey(files, rules)
-        for after, size, keys, records in (
-            _survey(files, rules, found.position) if surveys else _parse(files, rules, found.position, workers)
-        ):
+        for after, size, keys, records in _parse(files, rules, found.position, workers):
             found = found.plus(keys, len(keys) if rules.selects else records, after)
             yield found, size
             if found.records >= enough:
@@ -62,7 +58,7 @@ def begin(
     found = None
     with contextlib.suppress(InputError):
         for found, _ in run(files, rules, fraction, None, plain=plain, workers=1):
-            if until() or not (plain and _can_survey(files, rules)):
+            if until() or not plain:
                 return found
     return found
 
@@ -130,25 +126,6 @@ def _windows(reader: Reader) -> Iterator[bytes]:
         yield data
 
 
-def _can_survey(files: InputFiles, rules: TextRules) -> bool:
-    """Whether plain text is all running text, split by passages, whose keys can be had without reading all of it."""
-    large = len(files) == 1 or bool((files.sizes > WHOLE_FILE_BYTES).all())
-    return rules.separator is None and rules.passage_bytes is not None and large and rules.wanted is None
-
-
-def _survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Keys]:
-    for number in range(start.file, len(files)):
-        file, base = files[number], files.base(number)
-        if not file.size:
-            continue
-        with open_input(file) as reader:
-            mark = len(BOM) if reader.read(0, len(BOM)) == BOM else 0
-            done = start.offset if number == start.file else 0
-            for end, keys in passages.survey(reader, base, max(done, mark), rules):
-                yield Position(file=number, offset=end, begin=mark), end - done, list(keys), len(keys)
-                done = end
-
-
 def _parse(files: InputFiles, rules: TextRules, start: Position, workers: int) -> Iterator[Keys]:
     def keys(block: Block) -> Keys:
         noted: list[Hashes] = []
@@ -165,7 +142,7 @@ def _parse(files: InputFiles, rules: TextRules, start: Position, workers: int) -
 
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Keys]] = deque()
-        for block in plan.blocks(files, rules, start):
+        for block in plan.blocks(files, rules, plan.rest(start)):
             pending.append(pool.submit(keys, block))
             if len(pending) > workers:
                 yield pending.popleft().result()

@@ -21,7 +21,7 @@ from shardmill.io import reading, storage
 from shardmill.io.compression import LEAST_WINDOW
 from shardmill.io.object_store import check_output_url
 from shardmill.io.urls import PART_BYTES, PARTS_AT_ONCE
-from shardmill.job import budget, first_pass, plan, split
+from shardmill.job import budget, first_pass, sources, split
 from shardmill.job.budget import Budget, Footprint
 from shardmill.job.split import Lowest, Splitter
 from shardmill.record import input_list
@@ -120,7 +120,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     mode, fraction = _val_choice(spec)
     separator = text.escaped(spec.separator) if spec.separator is not None else None
     condition = where.parse(spec.where)
-    probe = plan.probe(files, spec.input_format, spec.field, condition)
+    probe = sources.probe(files, spec.input_format, spec.field, condition)
     one_text = len(files) == 1 and separator is None and probe.first_is_text
     eot_side = spec.eot
     if eot_side == "auto":  # like nanoGPT's own script, none after a single text, unless the trainer needs it
@@ -205,7 +205,7 @@ def _val_choice(spec: Spec) -> tuple[SplitMode, float]:
     return ("hash", 0.0) if mode == "first-shard" else (mode, fraction)
 
 
-def _border(mode: SplitMode, fraction: float, files: InputFiles, probe: plan.Probe) -> int | None:
+def _border(mode: SplitMode, fraction: float, files: InputFiles, probe: sources.Probe) -> int | None:
     """The byte of the whole input where val ends (head) or starts (tail, nanogpt)."""
     if mode != "nanogpt":
         return split.border(mode, fraction, files.total_bytes)
@@ -217,7 +217,7 @@ def _border(mode: SplitMode, fraction: float, files: InputFiles, probe: plan.Pro
         return first_pass.byte_of_character(reader, lambda count: int(count * (1 - fraction)))
 
 
-def _fit_budget(spec: Spec, engines: Engines, limits: Limits, probe: plan.Probe, files: InputFiles) -> Budget:
+def _fit_budget(spec: Spec, engines: Engines, limits: Limits, probe: sources.Probe, files: InputFiles) -> Budget:
     """Measure what the libraries and the engine take on this machine, and fit the rest into the budget.
 
     As long as there is room for all that the reference might take, nobody waits until it is loaded.
@@ -237,7 +237,9 @@ def _fit_budget(spec: Spec, engines: Engines, limits: Limits, probe: plan.Probe,
     return _fitted(spec, engines, limits, probe, files, 0)
 
 
-def _fitted(spec: Spec, engines: Engines, limits: Limits, probe: plan.Probe, files: InputFiles, loading: int) -> Budget:
+def _fitted(
+    spec: Spec, engines: Engines, limits: Limits, probe: sources.Probe, files: InputFiles, loading: int
+) -> Budget:
     before = machine.rss() - files.nbytes
     buffers = max(map(reading.read_buffers, files.special), default=0)
     footprint = Footprint(

@@ -227,8 +227,8 @@ class _Output:
         self._started = time.perf_counter()
         try:
             if not self._truncation.full:
-                start, index = self.at.position, self.at.index
-                mill_blocks(self._job, splitter, start, index, self.write, lambda: self._tell(report), self._halt)
+                start = self.at.position
+                mill_blocks(self._job, splitter, start, self.write, lambda: self._tell(report), self._halt)
                 if self._truncation.full:
                     refuse_changed_in_part(self._job.files, self.at.position.file)
         finally:
@@ -249,7 +249,7 @@ class _Output:
             self._files.append(rejects.NAME, memoryview(b"".join(reject.to_json() for reject in milled.rejects)))
         self.at = dataclasses.replace(
             at,
-            index=milled.index + 1,
+            index=at.index + 1,
             position=milled.after,
             val=val,
             has_text=self._truncation.has_text,

@@ -1,64 +1,53 @@
-"""InputFiles → Blocks, the units of work. The same files and rules always give the same Blocks."""
+"""InputFiles → stretches, which workers read for themselves, and a stretch → Blocks, the units of work.
 
-import contextlib
+A stretch is some bytes of all inputs, taken together. It owns the documents that begin in them: it starts at the first
+place at or after its first byte where reading can begin, whatever comes before, and ends where the next stretch starts.
+So the documents, and their order, are the same for stretches and Blocks of any size.
+"""
+
 import dataclasses
 import threading
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
-from shardmill.documents import delimited, detect, jsonl, text, utf8, warc
-from shardmill.documents.columnar import columns
-from shardmill.documents.native import Hashes
-from shardmill.documents.pieces import BEGINNING, Pieces, Position
+from shardmill.documents import detect
+from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.documents.records import Counted
-from shardmill.documents.rejects import Location
-from shardmill.documents.rules import BOM, FIRST_PART_BYTES, HELD_BYTES, MAX_RECORDS, TextRules
-from shardmill.documents.where import Where
+from shardmill.documents.rules import FIRST_PART_BYTES, TextRules
 from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
-from shardmill.io.compression import Decompressed
-from shardmill.io.reading import InputFile, InputReader, Reader, open_input, read_whole
-from shardmill.io.spool import IN_MEMORY
-from shardmill.spec import WHOLE_FILE_BYTES, InputFormat
+from shardmill.io.reading import InputFile, open_input
+from shardmill.job.sources import Part, Source, failed, refuse_changed_reader, small_text
+from shardmill.spec import WHOLE_FILE_BYTES
 from shardmill.system.names import show
-from shardmill.tokens.strings import Flags, Numbers
 
 _MAX_PARTS = 4096
-_PROBED_FILES = 32
-_SMALL_BYTES = FIRST_PART_BYTES
+# How many Blocks a stretch has. Opening a file and finding a place to start takes a fraction of a millisecond, and milling
+# a Block 2 ms; on a network, a request takes as long as many Blocks.
+_BLOCKS, _REMOTE_BLOCKS = 16, 64
+# Formats in which a file is read from its beginning only.
+_WHOLE = (".csv", ".tsv", ".warc", ".wet", ".arrow", ".feather")
 
 
-class Checked(Protocol):
-    """A Part whose bad records, if any, are known."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """The documents that begin in the bytes [first, until) of all inputs, taken together; until None: to the end."""
 
-    def pieces(self, base: int, rules: TextRules, is_val: Callable[[Hashes], Flags], /) -> Pieces:
-        """Asks is_val about the keys of the documents or passages that start in it and will be written."""
+    number: int
+    first: int
+    until: int | None
+    step: int = 0
+    """If the next stretch has no place to start, this one ends where a later one has: after so many bytes more."""
+    start: Position | None = None
+    """Where it starts, if that is known already."""
 
-    def place_of(self, piece: int, offset: int, /) -> str:
-        """The location of a piece, for a message."""
 
-    def origins(self, found: Pieces, /) -> Numbers:
-        """For each piece, the byte, line or row of the file where its document starts."""
+def rest(start: Position = BEGINNING) -> Stretch:
+    """All inputs from there on."""
+    return Stretch(number=0, first=0, until=None, start=start)
 
 
-class Part(Protocol):
-    """Some documents of one file, or a span of one document; read in order, parsed by a worker."""
-
-    @property
-    def file(self) -> int: ...
-
-    @property
-    def size(self) -> int:
-        """About how many bytes of text."""
-
-    @property
-    def after(self) -> Position:
-        """Where the next Part starts."""
-
-    def checked(self, rules: TextRules, /) -> Checked:
-        """Raises InputError for the first bad record in it, if bad records are errors."""
+EVERYTHING = rest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,172 +55,89 @@ class Block:
     """About block_bytes of text in one or more Parts: one long span, or many small files."""
 
     index: int
+    """0 only for the first of all."""
     parts: tuple[Part, ...]
     input_bytes: int
     """Bytes of the inputs that this Block consumes, BOMs included."""
     after: Position
     """Where the next Block starts."""
+    lines_before: int | None = None
+    """How many lines of the stretch precede it, where how many precede the stretch is not known."""
+
+
+def stretches(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Stretch]:
+    """All of the inputs from start on, in order. A few numbers describe each, and any process can mill it."""
+    step = _BLOCKS * rules.block_bytes if not files.special else _REMOTE_BLOCKS * rules.block_bytes
+    if start.file >= len(files):
+        return
+    at, number = files.base(start.file) + start.spent, 0
+    known: Position | None = start
+    # A limit may end the job anywhere: nothing is read in vain. A pipe has no length.
+    serial = rules.limited or bool(files.pipes)
+    while at < files.total_bytes or number == 0:
+        until = None if serial else _stretch_end(files, at, step)
+        yield Stretch(number=number, first=at, until=until, step=step, start=known)
+        if until is None:
+            return
+        at, number, known = until, number + 1, None
+
+
+def _stretch_end(files: InputFiles, at: int, step: int) -> int | None:
+    """A multiple of step, or the end of a file that is only read whole, as its name says; None: the end of all."""
+    until = (at // step + 1) * step
+    if until < files.total_bytes:
+        number = files.at_byte(until)
+        suffix, compression = detect.suffixes(files.path(number))
+        if compression is not None or suffix in _WHOLE:
+            until = files.base(number) if files.base(number) > at else files.base(number + 1)
+    return until if until < files.total_bytes else None
 
 
 def blocks(
     files: InputFiles,
     rules: TextRules,
-    start: Position = BEGINNING,
-    index: int = 0,
+    stretch: Stretch = EVERYTHING,
     *,
     drop_behind: bool = False,
     stop: threading.Event | None = None,
 ) -> Iterator[Block]:
-    """All text of all files in order, from start on; the first Block gets this index.
-
-    Setting stop interrupts a thread that is waiting for bytes.
-    """
+    """All text of a stretch in order. Setting stop interrupts a thread that is waiting for bytes."""
     parts: list[Part] = []
-    size = done = 0
-    after = start
-    for part, spent, position in _all_parts(files, rules, start, drop_behind=drop_behind, stop=stop):
+    size = done = count = 0
+    after = stretch.start or BEGINNING
+    first = _first_index(stretch)
+    lines: int | None = None
+
+    def block() -> Block:
+        index = first + count
+        return Block(index=index, parts=tuple(parts), input_bytes=done, after=after, lines_before=lines)
+
+    for part, spent, position, uncounted in _all_parts(files, rules, stretch, drop_behind=drop_behind, stop=stop):
         if part is not None and parts:
-            most = rules.block_bytes if index else min(rules.block_bytes, FIRST_PART_BYTES)
-            if size + part.size > most or len(parts) == _MAX_PARTS:
-                yield Block(index=index, parts=tuple(parts), input_bytes=done, after=after)
-                parts, size, done, index = [], 0, 0, index + 1
+            most = rules.block_bytes if first + count else min(rules.block_bytes, FIRST_PART_BYTES)
+            # Numbers of lines are not known in the file where the stretch starts, but in those behind it.
+            if size + part.size > most or len(parts) == _MAX_PARTS or (lines is not None and not uncounted):
+                yield block()
+                parts, size, done, count = [], 0, 0, count + 1
+        if not parts:
+            lines = (after.record if count else 0) if uncounted else None
         done += spent
         after = position
         if part is not None:
             parts.append(part)
             size += part.size
     pipe = next(iter(files.pipes), None)
-    if pipe is not None and not (done or index) and not any(isinstance(p, Counted) and p.error for p in parts):
+    empty = not (done or count or stretch.start != BEGINNING)
+    if pipe is not None and empty and not any(isinstance(p, Counted) and p.error for p in parts):
         raise InputError(
             f"{show(pipe.path)}: nothing to mill, {'standard input' if pipe.path == '-' else 'the pipe'} is empty; did the command before it fail?"
         )
     if done or parts:
-        yield Block(index=index, parts=tuple(parts), input_bytes=done, after=after)
+        yield block()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Probe:
-    """What opening some of the files shows before the work starts."""
-
-    plain: bool
-    """All are plain text."""
-    first_is_text: bool
-    """The first is text, compressed or not."""
-    window: int
-    """The memory that decompressing them takes."""
-    held: int
-    """How much of them must be in memory at once: a page, a record batch, a record of a compressed stream."""
-
-
-def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None = None) -> Probe:
-    """Open the first file, and a sample of those that are not plain text by name."""
-    odd = array("q", (number for number, path in enumerate(files.paths) if not path.lower().endswith(detect.TEXT)))
-    if where is not None and len(odd) < len(files) and asked == "auto":
-        raise without_fields(next(path for path in files.paths if path.lower().endswith(detect.TEXT)))
-    plain, window, held = not odd and not files.pipes and asked in ("auto", "text"), 0, 0
-    by_name = detect.FORMAT_OF_SUFFIX.get(detect.suffixes(files[0].path)[0], "text")
-    first_is_text = asked in ("auto", "text") and by_name == "text"
-    for number in (0, *odd[:: max(1, len(odd) // _PROBED_FILES)]):
-        file, found = files[number], None
-        if file.once:
-            held = max(held, HELD_BYTES)
-            continue
-        with contextlib.suppress(ContentError), open_input(file) as reader:  # reported when the file is read
-            own = detect.window(reader)
-            found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
-            window = max(window, own)
-            held = max(held, (IN_MEMORY if own else 0) + _held(reader, found, field, where))
-            if where is not None and found == "text":
-                raise without_fields(file.path)
-            plain &= found == "text" and not own
-        if number == 0 and asked == "auto":
-            first_is_text = found == "text"
-    return Probe(plain=plain, first_is_text=first_is_text, window=window, held=held)
-
-
-def without_fields(path: str) -> InputError:
-    return InputError(
-        f"{show(path)}: --where looks at the fields of records, and plain text has none; leave it out with --exclude, or prepare it without --where"
-    )
-
-
-def _held(reader: Reader, found: InputFormat, field: str, where: Where | None) -> int:
-    if found not in ("parquet", "arrow"):
-        return 0 if found == "text" else HELD_BYTES
-    # Imported here: it takes a tenth of a second, which plain text need not wait for.
-    if found == "parquet":
-        from shardmill.documents.columnar import parquet
-
-        held = parquet.largest_page(reader, field, where)
-    else:
-        from shardmill.documents.columnar import arrow
-
-        held = arrow.largest_batch(reader)
-    return max(columns.LEAST_HELD, held)
-
-
-def _all_parts(
-    files: InputFiles,
-    rules: TextRules,
-    start: Position,
-    *,
-    drop_behind: bool,
-    stop: threading.Event | None,
-) -> Iterator[tuple[Part | None, int, Position]]:
-    """Each Part, how many bytes it consumes, and where reading continues; None for the rest of a file without a Part."""
-    whole = dataclasses.replace(rules, passage_bytes=None)
-    for number, file in enumerate(files.since(start.file), start.file):
-        position = start if number == start.file else Position(file=number)
-        done = position.spent
-        # Running text is split by passages; a small file among others is one document, and so is what separators separate.
-        one_document = len(files) > 1 and file.size is not None and file.size <= WHOLE_FILE_BYTES
-        own = whole if one_document or rules.separator is not None else rules
-        try:
-            if position.offset == 0 and (small := _small_text(file, number, own)) is not None:
-                yield small, file.size or 0, Position(file=number + 1)
-                continue
-            with open_input(file, drop_behind=drop_behind, stop=stop, spool=rules.spool) as reader:
-                _refuse_changed_reader(file, reader)
-                source = _Source(file, number, reader, own)
-                for part in source.parts(position, files.base(number)):
-                    spent, after = source.resumable(part.after, done)
-                    yield part, spent - done, after
-                    done = spent
-                _refuse_changed_reader(file, reader)  # while it was read: what was read may be of two versions
-        except InputError as e:
-            failed = _failed(file, number, e, rules)
-            yield failed, 0, Position(file=number + 1)
-            if failed.error is not None:
-                return
-        yield None, max(0, (file.size or 0) - done), Position(file=number + 1)
-
-
-def _small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
-    """A small file of plain text, read at once, as most of a million files are. None: read it the usual way."""
-    small = file.size and file.size <= min(_SMALL_BYTES, rules.block_bytes, rules.max_run_bytes)
-    if not small or not file.local or rules.passage_bytes is not None or rules.where is not None:
-        return None
-    if rules.input_format not in ("auto", "text") or not file.path.endswith(detect.TEXT):
-        return None
-    data, found = read_whole(file.path, file.size or 0)
-    _refuse_changed(file, found.st_size, found.st_mtime_ns)
-    if not detect.is_plain(data):
-        return None
-    utf8.refuse_other_encodings(file.path, data[: detect.HEAD_BYTES])
-    bom = len(BOM) if data.startswith(BOM) else 0
-    documents = 1 if rules.separator is None else data.count(rules.separator) + 1
-    if len(data) == bom or documents > MAX_RECORDS:
-        return None
-    return text.TextPart(
-        file=number,
-        offset=bom,
-        begin=bom,
-        data=data[bom:] if bom else data,
-        documents=documents,
-        open=False,
-        boms=1 if bom else 0,
-        path=file.path,
-    )
+def _first_index(stretch: Stretch) -> int:
+    return 0 if stretch.start == BEGINNING else 1 + stretch.first
 
 
 def refuse_changed_in_part(files: InputFiles, number: int) -> None:
@@ -240,98 +146,70 @@ def refuse_changed_in_part(files: InputFiles, number: int) -> None:
     for file in (files[n] for n in (number - 1, number) if 0 <= n < len(files)):
         if not file.once:
             with open_input(file) as reader:
-                _refuse_changed_reader(file, reader)
+                refuse_changed_reader(file, reader)
 
 
-def _refuse_changed_reader(file: InputFile, reader: Reader) -> None:
-    if isinstance(reader, InputReader):
-        for size, modified_ns in reader.now():
-            _refuse_changed(file, size, modified_ns)
+_Read = tuple[Part | None, int, Position, bool]
+"""A Part, or None for the rest of a file without one; how many bytes it consumes; where reading continues; and whether
+its lines are counted from the start of the stretch."""
 
 
-def _refuse_changed(file: InputFile, size: int, modified_ns: int) -> None:
-    if size != file.size:
-        raise InputError(
-            f"{show(file.path)}: had {file.size:,} bytes when the job began and has {size:,} now; let whatever writes it finish, then start again with --overwrite"
-        )
-    if modified_ns != file.modified_ns:
-        raise InputError(
-            f"{show(file.path)}: was modified since the job began; let whatever writes it finish, then start again with --overwrite"
-        )
+def _all_parts(
+    files: InputFiles, rules: TextRules, stretch: Stretch, *, drop_behind: bool, stop: threading.Event | None
+) -> Iterator[_Read]:
+    first = files.beginning_at(stretch.first) if stretch.start is None else stretch.start.file
+    for number, file in enumerate(files.since(first), first):
+        base = files.base(number)
+        if stretch.until is not None and base >= stretch.until:
+            return
+        inside = stretch.start is None and base < stretch.first
+        is_small = file.size is not None and file.size <= rules.block_bytes  # not worth two stretches
+        if inside and is_small:
+            continue
+        known = stretch.start if number == first and stretch.start is not None else Position(file=number)
+        done, end, own = known.spent, None, _own_rules(files, file, rules)
+        try:
+            if not (inside or known.offset) and (small := small_text(file, number, own)) is not None:
+                yield small, file.size or 0, Position(file=number + 1), False
+                continue
+            with open_input(file, drop_behind=drop_behind, stop=stop, spool=rules.spool) as reader:
+                refuse_changed_reader(file, reader)
+                source = Source(file, number, reader, own)
+                here = source.entry(stretch.first - base, base) if inside else known
+                if here is None:
+                    continue  # all of it belongs to the stretch before
+                done = here.spent
+                end = None if is_small else _end(source, base, stretch, file.size)
+                for part in source.parts(here, base, end):
+                    spent, after = source.resumable(part.after, done)
+                    yield part, spent - done, after, inside and source.counts_lines
+                    done = spent
+                refuse_changed_reader(file, reader)  # while it was read: what was read may be of two versions
+        except InputError as e:
+            if inside and isinstance(e, ContentError):
+                continue  # so it was for the stretch where the file begins
+            bad = failed(file, number, e, rules)
+            yield bad, 0, Position(file=number + 1), False
+            if bad.error is not None:
+                return
+        if end is not None:
+            if end.spent > done:
+                yield None, end.spent - done, end, False
+            return
+        yield None, max(0, (file.size or 0) - done), Position(file=number + 1), False
 
 
-class _Source:
-    """One open file and its format."""
-
-    def __init__(self, file: InputFile, number: int, reader: Reader, rules: TextRules) -> None:
-        self._file, self._number, self._rules = file, number, rules
-        self._reader = detect.uncompressed(reader, max_window=rules.max_window, spool=rules.spool)
-        self._format = detect.format_of(self._reader, rules.input_format)
-        if rules.border is not None and (self._format == "arrow" or isinstance(self._reader, Decompressed)):
-            raise InputError(
-                f"{show(file.path)}: --split head and tail need byte offsets in the input, which a compressed or Arrow file does not have; use --split hash, or decompress it first"
-            )
-
-        if rules.where is not None and self._format == "text":
-            raise without_fields(file.path)
-
-    def parts(self, start: Position, base: int) -> Iterator[Part]:
-        rules = self._rules
-        if isinstance(self._reader, Decompressed):
-            self._reader.jump = (start.frame, start.frame_text)
-        match self._format:
-            case "jsonl":
-                yield from jsonl.read_parts(start, self._reader, base, rules)
-            case "csv" | "tsv":
-                delimiter = "," if self._format == "csv" else "\t"
-                yield from delimited.read_parts(start, self._reader, base, rules, delimiter)
-            case "warc":
-                yield from warc.read_parts(start, self._reader, base, rules)
-            case "parquet":
-                from shardmill.documents.columnar import parquet
-
-                yield from parquet.read_parts(start, self._reader, base, rules)
-            case "arrow":
-                from shardmill.documents.columnar import arrow
-
-                yield from arrow.read_parts(start, self._reader, base, rules)
-            case _:
-                yield from self._text(start, base)
-
-    def resumable(self, after: Position, done: int) -> tuple[int, Position]:
-        """How many bytes of the file are done there, and the Position with that and with where a decompressor can start."""
-        if after.file != self._number:
-            return max(done, self._file.size or 0), after
-        spent, frame, text = after.offset, 0, 0
-        if isinstance(self._reader, Decompressed):
-            spent, (frame, text) = self._reader.spent(after.offset), self._reader.frame(after.offset)
-        spent = max(done, spent)
-        return spent, dataclasses.replace(after, spent=spent, frame=frame, frame_text=text)
-
-    def _text(self, start: Position, base: int) -> Iterator[Part]:
-        none = True
-        for part in text.read_parts(start, self._reader, base, self._rules):
-            if self._rules.on_error != "skip" and getattr(self._reader, "damage", None) is not None:
-                break  # damaged data may end in half a character, which would hide what went wrong
-            none = False
-            yield part
-        after = Position(file=start.file + 1)
-        damage = getattr(self._reader, "damage", None)
-        if damage is not None:
-            place = Location(path=self._file.path)
-            yield Counted(file=start.file, after=after, location=place, complaint=f"the rest of it is lost: {damage}")
-        elif none and not start.offset:  # nothing in it, except perhaps a BOM
-            marks = len(self._reader.read(0, 1))
-            yield Counted(file=start.file, after=after, location=Location(path=self._file.path), empty=1, boms=marks)
+def _own_rules(files: InputFiles, file: InputFile, rules: TextRules) -> TextRules:
+    """Running text is split by passages; a small file among others is one document, and so is what separators separate."""
+    one_document = len(files) > 1 and file.size is not None and file.size <= WHOLE_FILE_BYTES
+    if rules.passage_bytes is None or not (one_document or rules.separator is not None):
+        return rules
+    return dataclasses.replace(rules, passage_bytes=None)
 
 
-def _failed(file: InputFile, number: int, error: InputError, rules: TextRules) -> Counted:
-    """A file that cannot be read any further, reported after what comes before it.
-
-    Only bad content is skipped: a file that is missing, denied or changed may be readable again in a minute.
-    """
-    after, place = Position(file=number + 1), Location(path=file.path)
-    if rules.on_error == "skip" and isinstance(error, ContentError):
-        message = str(error).removeprefix(f"{show(file.path)}: ")
-        return Counted(file=number, after=after, location=place, complaint=message)
-    return Counted(file=number, after=after, location=place, error=error)
+def _end(source: Source, base: int, stretch: Stretch, size: int | None) -> Position | None:
+    """Where the stretch ends in this file; None: with it. That is where the next stretch that starts in the file does."""
+    if stretch.until is None or size is None:
+        return None
+    entries = (source.entry(at, base) for at in range(stretch.until - base, size, stretch.step))
+    return next((entry for entry in entries if entry is not None), None)

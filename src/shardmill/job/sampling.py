@@ -26,6 +26,7 @@ from shardmill.io.compression import Decompressed, promised_bytes
 from shardmill.io.reading import InputFile, Reader, ahead, open_input
 from shardmill.job import plan
 from shardmill.job.intervals import Across, Found, FromStart, Span
+from shardmill.job.sources import Checked, Part
 from shardmill.spec import InputFormat, OnError
 
 # With 256 samples spread over the whole input, the sampling error is a few percent, and a disk that seeks needs two or
@@ -268,7 +269,7 @@ class _Sampler:
             return None
         row, end, texts, documents = page.rows.start, page.rows.stop, list[bytes](), 0.0
         small = dataclasses.replace(self.rules, block_bytes=_WHOLE_FILE_BYTES)
-        for block in plan.blocks(InputFiles([file]), small, Position(offset=1, record=row)):
+        for block in plan.blocks(InputFiles([file]), small, plan.rest(Position(offset=1, record=row))):
             for part in block.parts:
                 found = self._checked(part)
                 pieces = found.pieces(0, self.rules, lambda keys: keys < 0)
@@ -286,7 +287,7 @@ class _Sampler:
         documents = documents / len(page.rows) * page.share * page.rows_of_file
         return self._span(page.share * (file.size or 1), texts, documents)
 
-    def _checked(self, part: plan.Part) -> plan.Checked:
+    def _checked(self, part: Part) -> Checked:
         """Its records, without the bad ones; --on-error replace keeps those that it repairs."""
         try:
             return part.checked(self.rules)

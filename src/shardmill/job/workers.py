@@ -1,22 +1,27 @@
-"""Blocks → their tokens, encoded in parallel and written in order.
+"""Stretches of the inputs → their tokens, milled in parallel and written in order.
 
     mill_blocks  starts the workers and waits for them
     _work        a worker: take a Block, encode it (block.py), hand in the result
-    _Pipeline    between them: Blocks are taken in order, results are written in order
+    _Pipeline    between them: which Block is next, and whose turn it is to be written
 
-Workers are threads: reading, checking, encoding and writing all release the GIL.
+A worker takes the next Block of the earliest stretch that nobody else is reading at that moment, and opens another
+stretch only if there is none. So workers stay close together in the text, whether reading is slow or fast, and little
+has to wait for its turn (ahead.py). Workers are threads: reading, encoding and writing release the GIL.
 """
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from shardmill.documents.pieces import Position
+from shardmill.documents.records import BadRecord
 from shardmill.errors import ShardmillError
 from shardmill.job import plan
+from shardmill.job.ahead import Ahead, Stored
 from shardmill.job.block import Milled, mill_block
 from shardmill.job.job import Job
-from shardmill.job.plan import Block
+from shardmill.job.plan import Block, Stretch
 from shardmill.job.split import Splitter
 from shardmill.system import machine
 from shardmill.tokens.encoder import Encoder
@@ -25,13 +30,14 @@ _IDLE_SECONDS = 0.1
 _PRESSURE_SECONDS = 1.0
 # How long a stopped job waits for its workers; what is not done by then is encoded again on resume.
 _LEAVE_SECONDS = 2.0
+# Of tokens that wait for their turn.
+_MOST_ON_DISK = 4 << 30
 
 
 def mill_blocks(
     job: Job,
     splitter: Splitter,
     start: Position,
-    index: int,
     write: Callable[[Milled], bool],
     idle: Callable[[], object],
     halt: threading.Event | None = None,
@@ -43,9 +49,7 @@ def mill_blocks(
     Raises the first error of any worker. An error in a Block counts as its result, so the first in reading order is
     the one raised.
     """
-    halt = halt or threading.Event()
-    blocks = plan.blocks(job.files, job.rules, start, index, drop_behind=job.big, stop=halt)
-    pipeline = _Pipeline(job, blocks, index, write, halt)
+    pipeline = _Pipeline(job, start, write, halt or threading.Event())
     threads = [
         threading.Thread(target=_work, args=(job, splitter, pipeline), name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.workers)
@@ -59,85 +63,183 @@ def mill_blocks(
         until = time.monotonic() + _LEAVE_SECONDS
         for thread in filter(threading.Thread.is_alive, threads):
             thread.join(max(0.0, until - time.monotonic()))
-        pipeline.wait_for_writer()
+        pipeline.close()
 
 
 def _work(job: Job, splitter: Splitter, pipeline: "_Pipeline") -> None:
     try:
         encoder = Encoder(job.engines)
-        while (block := pipeline.take()) is not None:
+        while (taken := pipeline.take()) is not None:
             try:
-                result: Milled | ShardmillError = mill_block(job, splitter, encoder, block)
+                result: Milled | ShardmillError = mill_block(job, splitter, encoder, taken.block)
             except ShardmillError as e:
                 result = e
-            pipeline.hand_in(block.index, result)  # what this raises stops the pipeline, whichever Block it is about
+            pipeline.hand_in(taken, result)  # what this raises stops the pipeline, whichever Block it is about
     except BaseException as e:  # the thread's boundary: the job stops, and the caller raises it
         pipeline.stop(e)
     finally:
         pipeline.leave()
 
 
-class _Pipeline:
-    """Blocks are taken in order; results are written in order, by whichever worker brings the one that is due.
+class _Open:
+    """A stretch that is being read, a Block at a time, by whichever worker holds the lock."""
 
-    The number of Blocks in flight is bounded, and minimal while the machine is short of memory.
-    """
+    def __init__(self, number: int, blocks: Iterator[Block]) -> None:
+        self.number, self.blocks = number, blocks
+        self.lock = threading.Lock()
+        self.taken = 0
+        self.ended = False
+        """All of it is read: it has this many Blocks."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Taken:
+    """A Block, and its place: which stretch, and which Block of that."""
+
+    stretch: int
+    index: int
+    block: Block
+
+
+class _Pipeline:
+    """Blocks are taken from a few stretches at a time; results are written in order, by whichever worker brings the one
+    that is due."""
 
     def __init__(
-        self, job: Job, blocks: Iterator[Block], index: int, write: Callable[[Milled], bool], halt: threading.Event
+        self,
+        job: Job,
+        start: Position,
+        write: Callable[[Milled], bool],
+        halt: threading.Event,
     ) -> None:
         self.pressed = False
-        self._blocks = blocks
-        self._next = self._due = index
-        self._write = write
-        self._halt = halt
-        self._reading = threading.Lock()
-        self._room = threading.Semaphore(job.budget.in_flight)
-        self._handing = threading.Lock()
-        self._ready: dict[int, Milled | ShardmillError] = {}
+        self._job, self._write, self._halt = job, write, halt
+        self._stretches = plan.stretches(job.files, job.rules, start)
+        self._planned = False
+        """All stretches were opened."""
+        self._open: list[_Open] = []
+        self._busy = 0
+        """How many workers have a Block."""
+        self._sizes: dict[int, int] = {}
+        """Of stretches that are read but not written, how many Blocks each has."""
+        self._due = (0, 0)
+        self._after = start
+        self._ready: dict[tuple[int, int], tuple[Block | None, Stored | ShardmillError]] = {}
+        self._ahead = Ahead(job.rules.spool, job.budget.ahead, _MOST_ON_DISK)
+        self._change = threading.Condition()
         self._writing = False
         self._at_work = job.budget.workers
         self._over = threading.Event()
         self._stopped = False
         self._error: BaseException | None = None
 
-    def take(self) -> Block | None:
-        """The next Block, or None if there are no more. Waits while too many are in flight."""
-        self._room.acquire()
-        with self._reading:
+    def take(self) -> _Taken | None:
+        """The next Block, or None if there are no more. Waits while too many wait for their turn."""
+        while (stretch := self._next_stretch()) is not None:
+            block = None
             try:
-                block = None if self._stopped else next(self._blocks, None)
+                block = next(stretch.blocks, None)
+                taken = stretch.taken
+                stretch.taken += block is not None
+                stretch.ended = block is None
             except ShardmillError as e:
-                self.hand_in(self._next, e)
-                return None
-            self._next += 1
-        while block is not None and self.pressed and not self._stopped and block.index != self._due:
-            time.sleep(_IDLE_SECONDS)  # one Block at a time
-        return block
+                stretch.ended, taken = True, stretch.taken
+                self._put((stretch.number, taken), None, e)
+                stretch.taken += 1
+            finally:
+                stretch.lock.release()
+                with self._change:
+                    self._busy -= block is None
+                    self._change.notify()
+            if block is None:
+                self._is_read(stretch)
+                continue
+            return _Taken(stretch.number, taken, block)
+        return None
 
-    def hand_in(self, index: int, result: Milled | ShardmillError) -> None:
-        with self._handing:
-            self._ready[index] = result
+    def _next_stretch(self) -> _Open | None:
+        """A stretch to read from, with its lock held; None: all are read, or the job is over."""
+        with self._change:
+            while not self._stopped:
+                if not (self.pressed and self._busy):
+                    if (stretch := self._free_stretch() or self._new_stretch()) is not None:
+                        self._busy += 1
+                        return stretch
+                    if not self._open and self._planned:
+                        return None
+                self._change.wait(_IDLE_SECONDS)
+        return None
+
+    def _free_stretch(self) -> _Open | None:
+        """The earliest that nobody is reading; while too much waits for its turn, only the one that is due."""
+        for stretch in self._open:
+            if (stretch.number == self._due[0] or not self._ahead.full) and stretch.lock.acquire(blocking=False):
+                if not stretch.ended:
+                    return stretch
+                stretch.lock.release()
+        return None
+
+    def _new_stretch(self) -> _Open | None:
+        if len(self._open) == self._job.budget.readers or (self._open and (self.pressed or self._ahead.full)):
+            return None
+        coming = next(self._stretches, None)
+        self._planned = coming is None
+        return None if coming is None else self._opened(coming)
+
+    def _opened(self, coming: Stretch) -> _Open:
+        job = self._job
+        blocks = plan.blocks(job.files, job.rules, coming, drop_behind=job.big, stop=self._halt)
+        stretch = _Open(coming.number, blocks)
+        stretch.lock.acquire()
+        self._open.append(stretch)
+        return stretch
+
+    def _is_read(self, stretch: _Open) -> None:
+        with self._change:
+            if stretch in self._open:
+                self._open.remove(stretch)
+                self._sizes[stretch.number] = stretch.taken
+                self._change.notify_all()
+        self._write_what_is_due()
+
+    def hand_in(self, taken: _Taken, result: Milled | ShardmillError) -> None:
+        place = (taken.stretch, taken.index)
+        stored = result if isinstance(result, ShardmillError) else self._ahead.put(taken.stretch, result)
+        self._put(place, taken.block, stored)
+        with self._change:
+            self._busy -= 1
+        self._write_what_is_due()
+
+    def _put(self, place: tuple[int, int], block: Block | None, result: Stored | ShardmillError) -> None:
+        with self._change:
+            self._ready[place] = block and dataclasses.replace(block, parts=()), result
+
+    def _write_what_is_due(self) -> None:
+        with self._change:
             if self._writing:
                 return
             self._writing = True
         while True:
-            with self._handing:
+            with self._change:
+                self._skip_written()
                 due = self._ready.pop(self._due, None)
-                if due is None or self._stopped or isinstance(due, ShardmillError):
+                if due is None or self._stopped:
                     self._writing = False
-                    break
+                    return
+                self._change.notify_all()
+            block, result = due
             try:
-                more = self._write(due)
+                if isinstance(result, ShardmillError):
+                    raise self._in_file(block, result)
+                milled = self._numbered(block, self._ahead.take(result))
+                more = self._write(milled)
             except BaseException:
                 self._stopped, self._writing = True, False
                 raise
-            self._due += 1
-            self._room.release()
+            self._after = milled.after
+            self._due = self._due[0], self._due[1] + 1
             if not more:
                 self.stop()
-        if isinstance(due, ShardmillError) and not self._stopped:  # an error after a limit does not matter
-            raise due
 
     def wait(self, idle: Callable[[], object]) -> None:
         """Wait until everything is written; raises what stopped the pipeline before that."""
@@ -151,25 +253,43 @@ class _Pipeline:
         if self._error is not None:
             raise self._error
 
-    def wait_for_writer(self) -> None:
+    def close(self) -> None:
         """Let the worker that is writing finish its Block, since the files will be closed."""
         while self._writing:
             time.sleep(0.001)
+        self._ahead.close()
 
     def leave(self) -> None:
         """The last call of a worker."""
-        self._room.release()
-        with self._handing:
+        with self._change:
             self._at_work -= 1
             if not self._at_work:
                 self._over.set()
 
     def stop(self, error: BaseException | None = None) -> None:
-        with self._handing:
+        with self._change:
             self._stopped = True
             self._halt.set()  # a worker may be waiting for the network or a pipe
             if error is not None:
                 self._error = self._error or error
                 self._over.set()
-        for _ in range(self._at_work):
-            self._room.release()
+            self._change.notify_all()
+
+    def _skip_written(self) -> None:
+        """If all of the stretch that is due is written, the next one is due."""
+        while self._sizes.get(self._due[0]) == self._due[1]:
+            del self._sizes[self._due[0]]
+            self._ahead.done(self._due[0])
+            self._due = self._due[0] + 1, 0
+
+    def _lines(self, block: Block | None) -> int:
+        """How many lines precede the stretch, where its Blocks count from its start."""
+        return 0 if block is None or block.lines_before is None else self._after.record - block.lines_before
+
+    def _numbered(self, block: Block | None, milled: Milled) -> Milled:
+        lines = self._lines(block)
+        return milled.moved(lines) if lines else milled
+
+    def _in_file(self, block: Block | None, error: ShardmillError) -> ShardmillError:
+        lines = self._lines(block)
+        return error.moved(lines) if lines and isinstance(error, BadRecord) else error

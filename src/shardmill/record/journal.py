@@ -26,7 +26,7 @@ from shardmill.record.untrusted import build, check_depth
 from shardmill.system.names import show
 
 NAME = "shardmill.journal"
-FORMAT = 3
+FORMAT = 4
 # A line is some 700 bytes, so this is half an hour of checkpoints, read in 50 ms.
 _MOST_BYTES = 1 << 20
 _LONGEST_LINE = 128 << 20

@@ -22,7 +22,8 @@ from shardmill.system.names import show
 from shardmill.tokens import token_bytes
 from shardmill.tokens.token_bytes import ByteRule
 
-FORMAT = 2
+# 2: a checksum of the rest. 3: passages of running text begin elsewhere.
+FORMAT = 3
 NAME = "manifest.json"
 RUN_NAME = "run.json"
 _LARGEST = 1 << 30
@@ -128,11 +129,11 @@ class Manifest:
 def dump(content: dict[str, Any]) -> bytes:
     """JSON as in all our files: a format number, a checksum of the rest, sorted keys, a newline at the end."""
     rest = json.dumps(content, sort_keys=True, indent=1, ensure_ascii=True)[2:].encode() + b"\n"
-    return _head(rest) + rest
+    return _head(rest, FORMAT) + rest
 
 
-def _head(rest: bytes) -> bytes:
-    return b'{\n "format": %d,\n "checksum": "%s",\n' % (FORMAT, xxhash.xxh3_128_hexdigest(rest).encode())
+def _head(rest: bytes, number: int) -> bytes:
+    return b'{\n "format": %d,\n "checksum": "%s",\n' % (number, xxhash.xxh3_128_hexdigest(rest).encode())
 
 
 def load(data: bytes, path: str | Path) -> dict[str, Any]:
@@ -144,8 +145,8 @@ def load(data: bytes, path: str | Path) -> dict[str, Any]:
         raise OutputError(
             f"{show(path)}: has format {brief(number)}, and this version of shardmill reads formats 1 to {FORMAT}; use the version that wrote it, or choose another folder"
         )
-    rest = data[len(_head(b"")) :]
-    if number == FORMAT and data != _head(rest) + rest:
+    rest = data[len(_head(b"", number)) :]
+    if number > 1 and data != _head(rest, number) + rest:
         raise OutputError(
             f"{show(path)}: is not what shardmill wrote (its checksum does not match its content): it was edited, or the disk is failing; restore it from a copy, or prepare the result again"
         )

@@ -345,7 +345,7 @@ def _verify_source(
         report(comparison.input_bytes, job.total_bytes)
 
     try:
-        mill_blocks(job, splitter, BEGINNING, 0, comparison.write, progress)
+        mill_blocks(job, splitter, BEGINNING, comparison.write, progress)
         comparison.finish()
     except _Different as e:
         problems = (e.problem,)
@@ -359,6 +359,10 @@ def _verify_source(
 
 def _spec_of(corpus: Corpus, sources: Sequence[str | Path]) -> tuple[Spec, Tokenizer]:
     """The Spec that the manifest records."""
+    if corpus.manifest.format < 3 and corpus.manifest.counts.passages:
+        raise OutputError(
+            f"{manifest.NAME}: an older version of shardmill made this result, and divided running text into other passages, so it cannot be compared with its source; compare it with that version, or prepare it again"
+        )
     try:
         choices = corpus.manifest.job["choices"]
         spec = Spec(**{**choices, "inputs": sources, "output": "verify"})

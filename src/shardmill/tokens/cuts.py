@@ -103,6 +103,31 @@ class Cuts:
                 return int(found[0])
         return None
 
+    def at_or_after(self, data: bytes, at: int, limit: int, *, at_end: bool = False) -> int | None:
+        """The first exact cut at `at` or in so many bytes behind it, in text that may start in a word, and end in one
+        unless the document does."""
+        if 0 < at < len(data) and (
+            (data[at] == 0x20 and self._is_space_cut(data, at)) or (data[at - 1] == 0x0A and self.is_line_cut(data, at))
+        ):
+            return at
+        return self.first_anywhere(data, at, min(at + limit, len(data) - (0 if at_end else CONTEXT_BYTES)))
+
+    def first_anywhere(self, data: bytes, low: int, high: int) -> int | None:
+        """The first exact cut in low ≤ cut < high, in text that may start in the middle of a word, and may end in one."""
+        if self.family == "unknown":
+            return None
+        for window in range(low, high, 4 << 10):
+            end = min(window + (4 << 10), high)
+            if (space := self.first_space(data, window, end)) is not None:
+                return space
+            if self.family == "sentencepiece":
+                found = self._apart(data, window, end)
+            else:
+                found = self._judge(data, window, end, window - CONTEXT_BYTES, len(data))
+            if len(found):
+                return int(found[0])
+        return None
+
     def first_space(self, data: bytes, low: int, high: int) -> int | None:
         """What first() tries first in a window that starts at low: a space that is an exact cut."""
         at = low - 1

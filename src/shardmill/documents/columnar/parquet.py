@@ -1,6 +1,7 @@
 """A Parquet file → Parts of rows of its text column, row group by row group."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -37,9 +38,9 @@ _FAILURES = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError,
 
 
 def read_parts(
-    start: Position, reader: Reader, base: int, rules: TextRules
+    start: Position, reader: Reader, base: int, rules: TextRules, until: int | None = None
 ) -> Iterator[RowsPart | ValuePart | Counted]:
-    """All rows of one file in order, from start on."""
+    """All rows of one file in order, from start on, to its end or to the row group that begins at row `until`."""
     meta, schema = _open(reader, rules.max_held)
     column = _text_column(meta, schema, rules.field, reader.path)
     filtered_by = columns_of(schema, rules.where, reader.path)
@@ -47,11 +48,25 @@ def read_parts(
     first = 0
     for group in range(meta.num_row_groups):
         rows = range(first, first + meta.row_group(group).num_rows)
+        if until is not None and rows.start >= until:
+            return
         if rows.stop > start.record:
             chunk = partial(_chunk, reader, meta, group, column)
             kept = partial(_kept, reader, meta, group, rows, filtered_by, rules) if filtered_by else None
             yield from _group(chunk, kept, group, rows, of, start, rules)
         first = rows.stop
+
+
+def entry(reader: Reader, file: int, offset: int, rules: TextRules) -> Position | None:
+    """The first row group at or after this byte, if each row had as many."""
+    meta, _ = _open(reader, rules.max_held)
+    of = Rows(file=file, path=reader.path, base=0, size=reader.size or 0, rows=meta.num_rows)
+    row = 0
+    for group in range(meta.num_row_groups - 1):
+        row += meta.row_group(group).num_rows
+        if of.spent(row) >= offset and row < meta.num_rows:
+            return dataclasses.replace(of.position(row), spent=of.spent(row))
+    return None
 
 
 def rows(reader: Reader, field: str) -> int:

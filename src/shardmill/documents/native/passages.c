@@ -1,0 +1,250 @@
+/* Running text → where its passages begin, found from what stands nearby: whoever reads any part of a text, with enough
+ * before and behind it, finds the same borders there.
+ *
+ * Candidates are of three classes: the beginning of a line between two characters that are visible; where there are no
+ * lines, the blank between two visible characters; where there are neither, the character at each multiple of a grid.
+ * A candidate counts if none of a better class that counts is within reach. It is a border if its key is the lowest of
+ * all of its class that count within reach. The key is a hash of the 16 bytes before it and the 8 behind it; where a text
+ * repeats itself, so that hashes are equal, a hash of the offset decides. So borders are more than `reach` apart, and
+ * twice that on average.
+ *
+ * How far apart they may be at most: each multiple of 2 reach that is more than 4 reach from all borders is one, too.
+ * The beginning and the end of the text count as borders. */
+#include <stdlib.h>
+#include <string.h>
+#include "texts.h"
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+typedef uint64_t u64;
+
+enum { HASHED = 16, LINES = 0, BLANKS = 1, GRID = 2, GRID_OF_REACH = 16, FAR = 4, EVERY = 2 };
+
+typedef struct {
+    u64 hash, chance;
+    int64_t at;
+} Candidate;
+
+/* A running minimum: candidates of rising keys, none further back than reach; and the one that may be a border. */
+typedef struct {
+    Candidate *ring;
+    int64_t room, first, count;
+    Candidate pending;
+    int has_pending;
+} Lowest;
+
+typedef struct {
+    const u8 *data;
+    int64_t size, offset, reach;
+    int64_t from, until, last, count, most;
+    int64_t *out;
+    Lowest lowest[GRID + 1];
+} Search;
+
+static inline u64 mixed(u64 x)
+{
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static inline u64 word(const u8 *p)
+{
+    u64 x;
+    memcpy(&x, p, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    x = __builtin_bswap64(x);
+#endif
+    return x;
+}
+
+/* Whether the n bytes at p are one character of UTF-8 that is no white space. */
+static int is_visible(const u8 *p, int n)
+{
+    uint32_t c = p[0];
+    if (n == 1)
+        return c > 0x20 && c < 0x80;
+    if (n != (c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0))
+        return 0;
+    c &= 0x7Fu >> n;
+    for (int i = 1; i < n; i++) {
+        if ((p[i] & 0xC0) != 0x80)
+            return 0;
+        c = c << 6 | (p[i] & 0x3F);
+    }
+    if ((n == 3 && (c < 0x800 || (c >= 0xD800 && c < 0xE000))) || (n == 4 && (c < 0x10000 || c > 0x10FFFF)))
+        return 0;
+    return !(c == 0x85 || c == 0xA0 || c == 0x1680 || c == 0x180E || (c >= 0x2000 && c <= 0x200B) || c == 0x2028 ||
+             c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000 || c == 0xFEFF);
+}
+
+static int visible_at(const Search *s, int64_t at)
+{
+    u8 c = at < s->size ? s->data[at] : 0;
+    int n = c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+    return at + n <= s->size && is_visible(s->data + at, n);
+}
+
+static int visible_before(const Search *s, int64_t at)
+{
+    int n = 1;
+    while (n < 4 && n < at && (s->data[at - n] & 0xC0) == 0x80)
+        n++;
+    return is_visible(s->data + at - n, n);
+}
+
+static inline int is_lower(const Candidate *a, const Candidate *b)
+{
+    return a->hash != b->hash ? a->hash < b->hash : a->chance < b->chance;
+}
+
+/* A border that is found, and those before it that keep passages from becoming too long. */
+static void emit(Search *s, int64_t at)
+{
+    int64_t far = FAR * s->reach, every = EVERY * s->reach;
+    int64_t point = (s->last + far + s->offset) / every * every - s->offset;
+    for (; point < at - far; point += every) {
+        if (point <= s->last + far)
+            continue;
+        int64_t whole = point;
+        while (whole && point - whole < 3 && (s->data[whole] & 0xC0) == 0x80)
+            whole--;
+        if (whole >= s->from && whole < s->until && s->count < s->most)
+            s->out[s->count++] = whole;
+    }
+    if (at >= s->from && at < s->until && s->count < s->most)
+        s->out[s->count++] = at;
+    s->last = at;
+}
+
+static void confirm(Search *s, Lowest *l)
+{
+    if (l->has_pending)
+        emit(s, l->pending.at);
+    l->has_pending = 0;
+}
+
+static void push(Search *s, Lowest *l, const Candidate *new)
+{
+#define AT(i) l->ring[(l->first + (i)) % l->room]
+    while (l->count && new->at - AT(0).at > s->reach) {
+        l->first = (l->first + 1) % l->room;
+        l->count--;
+    }
+    while (l->count && is_lower(new, &AT(l->count - 1)))
+        l->count--;
+    if (!l->count) {
+        l->pending = *new;
+        l->has_pending = 1;
+    }
+    AT(l->count) = *new;
+    l->count++;
+#undef AT
+}
+
+static Candidate candidate(const Search *s, int class, int64_t at)
+{
+    const u8 *p = s->data + at;
+    u64 before = mixed(word(p - 16) ^ mixed(word(p - 8) + 0x9E3779B97F4A7C15u));
+    u64 hash = class == GRID ? 0 : mixed(word(p) + before);
+    return (Candidate){hash, mixed((u64)(s->offset + at)), at};
+}
+
+/* The next line, blank or point of the grid in [at, until); -1 if there is none. */
+static int64_t next_line(const Search *s, int64_t at, int64_t until)
+{
+    for (int64_t p = at > HASHED ? at - 1 : HASHED - 1; p + 1 < until; p++) {
+        const u8 *found = memchr(s->data + p, '\n', (size_t)(until - 1 - p));
+        if (!found)
+            return -1;
+        p = found - s->data;
+        if (s->data[p + 1] != '/' && visible_at(s, p + 1) && visible_before(s, p))
+            return p + 1;
+    }
+    return -1;
+}
+
+/* One in eight of the blanks, picked by the bytes beside it: hashing them all would take most of the time. */
+static int is_blank(const Search *s, int64_t at)
+{
+    return ((s->data[at - 1] ^ s->data[at + 1]) & 7) == 0 && visible_at(s, at + 1) && visible_before(s, at);
+}
+
+static int64_t next_blank(const Search *s, int64_t at, int64_t until)
+{
+    at = at > HASHED ? at : HASHED;
+    until = until < s->size - 1 ? until : s->size - 1;
+#if defined(__SSE2__)
+    for (; at + 16 <= until; at += 16) {
+        __m128i some = _mm_loadu_si128((const __m128i *)(s->data + at));
+        unsigned found = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(some, _mm_set1_epi8(' ')));
+        for (; found; found &= found - 1)
+            if (is_blank(s, at + __builtin_ctz(found)))
+                return at + __builtin_ctz(found);
+    }
+#endif
+    for (; at < until; at++)
+        if (s->data[at] == ' ' && is_blank(s, at))
+            return at;
+    return -1;
+}
+
+static int64_t next_on_grid(const Search *s, int64_t at, int64_t until)
+{
+    int64_t step = s->reach / GRID_OF_REACH > 1 ? s->reach / GRID_OF_REACH : 1;
+    for (int64_t point = (s->offset + at + step - 1) / step * step - s->offset; point < until; point += step)
+        if ((s->data[point] & 0xC0) != 0x80)
+            return point;
+    return -1;
+}
+
+static int64_t next(const Search *s, int class, int64_t at, int64_t until)
+{
+    return class == LINES ? next_line(s, at, until) : class == BLANKS ? next_blank(s, at, until) : next_on_grid(s, at, until);
+}
+
+/* All borders of a class, and of those behind it where it has no candidates, in [low, high). */
+static void search(Search *s, int class, int64_t low, int64_t high)
+{
+    Lowest *l = &s->lowest[class];
+    l->count = l->has_pending = 0;
+    int64_t free_from = low; /* what is not within reach of a candidate begins here */
+    for (int64_t at = low; at < high; at++) {
+        int64_t found = next(s, class, at, high), free_until = found < 0 ? high : found - s->reach;
+        at = found < 0 ? high : found;
+        if (l->has_pending && at - l->pending.at > s->reach)
+            confirm(s, l);
+        if (class < GRID && free_from < free_until)
+            search(s, class + 1, free_from, free_until);
+        if (found < 0)
+            break;
+        Candidate new = candidate(s, class, found);
+        push(s, l, &new);
+        free_from = found + s->reach + 1;
+    }
+    confirm(s, l);
+}
+
+/* Borders in [from, until) of a buffer that is at this offset of the text. begins, ends: the text does so with the buffer;
+ * otherwise there are 8 reach more of it on that side of [from, until): a border is told by what is within 3 reach, a
+ * missing one by the borders within 4. reach is at least 32. Returns how many, at most `most`; -1 without memory. */
+int64_t passages_borders(const u8 *data, int64_t size, int64_t offset, int64_t reach, int64_t begins, int64_t ends,
+                         int64_t from, int64_t until, int64_t *out, int64_t most)
+{
+    Search s = {.data = data, .size = size, .offset = offset, .reach = reach, .from = from, .until = until};
+    s.out = out;
+    s.most = most;
+    int64_t room = reach / 2 + 2; /* candidates are at least two bytes apart */
+    Candidate *rings = malloc(sizeof(Candidate) * (size_t)(room * (GRID + 1)));
+    if (!rings)
+        return -1;
+    for (int class = 0; class <= GRID; class++)
+        s.lowest[class] = (Lowest){.ring = rings + class * room, .room = room};
+    int64_t low = begins ? reach : HASHED, high = size - (ends ? reach : HASHED);
+    if (low < high)
+        search(&s, LINES, low, high);
+    emit(&s, size);
+    free(rings);
+    return s.count;
+}

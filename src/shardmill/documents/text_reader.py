@@ -1,0 +1,245 @@
+"""A plain text file → Parts: spans between exact cuts, with the documents or passages in each.
+
+The file is read in order, from its start or from a place in the middle that is told by the text nearby. A Part ends where
+a document ends or where the text can be cut exactly, so the tokens do not depend on the size of Parts. Only text that
+cannot be cut exactly for max_run_bytes is cut by force, at that distance from the last exact cut, which depends on nothing
+but the content.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from shardmill.documents import native, utf8
+from shardmill.documents.passages import (
+    BEFORE_BYTES,
+    character_boundary,
+    context_bytes,
+    find_passages,
+    first_border,
+)
+from shardmill.documents.pieces import Position
+from shardmill.documents.records import Counted
+from shardmill.documents.rejects import Location
+from shardmill.documents.rules import (
+    BOM,
+    DOCUMENT_HEAD,
+    MAX_RECORDS,
+    Passages,
+    TextRules,
+    block_bytes,
+    growing,
+)
+from shardmill.documents.text import TextPart
+from shardmill.errors import InputError
+from shardmill.io.reading import Reader, Until
+from shardmill.system.names import show
+from shardmill.tokens.cuts import CONTEXT_BYTES
+
+# What tells where passages begin is read again with each window: the longer, the less.
+_WINDOW_BLOCKS = 4
+
+
+def read_parts(
+    start: Position,
+    reader: Reader,
+    base: int,
+    rules: TextRules,
+    *,
+    is_value: bool = False,
+    until: Position | None = None,
+) -> Iterator[TextPart | Counted]:
+    """The Parts of one file, or of one value, from start on, to its end or to an entry; it begins at byte `base` of the
+    whole input."""
+    head = b"" if is_value else reader.read(0, 4 << 10)
+    utf8.refuse_other_encodings(reader.path, head)
+    bom = start.offset == 0 and head.startswith(BOM)
+    if bom:
+        start = Position(file=start.file, offset=len(BOM), begin=len(BOM))
+    read = _read_documents if rules.passage_bytes is None else _read_passages
+    for part in read(start, reader, base, rules, until):
+        yield dataclasses.replace(part, boms=1) if bom else part
+        bom = False
+        reader.done_until(max(0, part.after.offset - behind(rules)))
+
+
+def behind(rules: TextRules) -> int:
+    """How much of what was read must be read again to go on."""
+    return 0 if rules.passage_bytes is None else context_bytes(rules)
+
+
+def entry(reader: Reader, file: int, base: int, offset: int, rules: TextRules) -> Position | None:
+    """The first place at or after this byte where reading can begin, whatever comes before it; None: none nearby."""
+    if rules.passage_bytes is not None:
+        found = first_border(reader, base, offset, rules)
+        begin = len(BOM) if reader.read(0, len(BOM)) == BOM else 0
+        return None if found is None else Position(file=file, offset=found, begin=begin, spent=found)
+    bom = len(BOM) if reader.read(0, len(BOM)) == BOM else 0
+    if rules.separator is not None:
+        found = _separated(reader, max(offset, bom + 1), bom, rules)
+        return None if found is None else Position(file=file, offset=found, begin=found, spent=found)
+    if rules.on_error == "skip":
+        return None  # whether the file is UTF-8 must be known before anything of it is written
+    found = _cut_after(reader, max(offset, bom + BEFORE_BYTES), rules)
+    return None if found is None else Position(file=file, offset=found, begin=bom, spent=found)
+
+
+def _separated(reader: Reader, offset: int, since: int, rules: TextRules) -> int | None:
+    """The end of the first separator that no other overlaps which begins before it: reading from anywhere before finds it."""
+    separator = rules.separator or b""
+    size = len(separator)
+    low = max(since, offset - 2 * size)
+    for limit in growing(64 << 10, rules.max_run_bytes):
+        data = reader.read(low, limit)
+        at = data.find(separator, max(0, offset - size - low))
+        while at >= 0:
+            if data.find(separator, max(0, at - size + 1), at - 1 + size) < 0:
+                return low + at + size if low + at + size < (reader.size or 0) else None
+            at = data.find(separator, at + 1)
+    return None
+
+
+def _cut_after(reader: Reader, offset: int, rules: TextRules) -> int | None:
+    low = offset - CONTEXT_BYTES if offset > CONTEXT_BYTES else 0
+    for limit in growing(4 << 10, rules.max_run_bytes):
+        data = reader.read(low, limit + 2 * CONTEXT_BYTES)
+        found = rules.cuts.first_anywhere(data, offset - low, min(offset - low + limit, len(data) - CONTEXT_BYTES))
+        if found is not None:
+            return low + found
+    return None
+
+
+def _read_documents(
+    start: Position, reader: Reader, base: int, rules: TextRules, until: Position | None
+) -> Iterator[TextPart | Counted]:
+    at, begin = start.offset, start.begin
+    end = None if until is None else until.offset
+    if end is not None and rules.separator is not None:
+        reader, end = Until(reader, end), None
+    separator = rules.separator or b""
+    skips = rules.on_error == "skip" and not rules.judging
+    reader.done_until(begin)
+    dropped = at > begin and rules.wanted is not None and not rules.wanted(_head(reader, begin, separator))
+    if at > begin and not dropped and skips:
+        _refuse_half_a_document(reader, begin, separator)
+    reader.done_until(at)
+    while at != end:
+        before = min(BEFORE_BYTES, at - begin)
+        data, ended, forced = _next_span(reader, at, before, rules, block_bytes(start.file, at, rules), end)
+        if not data:
+            return
+        keys: tuple[int, ...] = ()
+        if not ended and at == begin:
+            head = _head(reader, at, separator)
+            dropped = rules.wanted is not None and not rules.wanted(head)
+            if skips and not dropped:
+                _, following, complaint = utf8.find_end(reader, at, separator)
+                if complaint is not None:
+                    after = Position(file=start.file, offset=following, begin=following)
+                    location = Location(path=reader.path, byte=at)
+                    yield Counted(file=start.file, after=after, location=location, complaint=complaint)
+                    at = begin = following
+                    continue
+            keys = (rules.key(head, base + at),)
+        part = TextPart(
+            file=start.file,
+            offset=at,
+            begin=begin,
+            data=data,
+            documents=ended,
+            keys=keys,
+            open=not ended,
+            forced=forced,
+            dropped=dropped and not (at == begin and ended),
+            path=reader.path,
+        )
+        yield part
+        at, begin = part.after.offset, part.after.begin
+
+
+def _refuse_half_a_document(reader: Reader, begin: int, separator: bytes) -> None:
+    """The beginning of a document was written under another policy: if it is bad, it can no longer be skipped."""
+    complaint = utf8.find_end(reader, begin, separator)[2]
+    if complaint is not None:
+        raise InputError(
+            f"{show(reader.path)}: part of the document that begins at byte {begin:,} has already been written, and {complaint}, so it can no longer be skipped; pass --on-error replace to resume, or start again with --overwrite"
+        )
+
+
+def _head(reader: Reader, begin: int, separator: bytes) -> bytes:
+    """The beginning of the document that begins there."""
+    head = reader.read(begin, DOCUMENT_HEAD + len(separator))
+    return (head.split(separator, 1)[0] if separator else head)[:DOCUMENT_HEAD]
+
+
+def _next_span(
+    reader: Reader, at: int, before: int, rules: TextRules, about: int, last: int | None = None
+) -> tuple[bytes, int, bool]:
+    """The next bytes of the file up to the end of a document or an exact cut; how many documents end, 0 at a cut; and
+    whether the cut was forced. The document began at least `before` bytes earlier: they are context. At `last`, if given,
+    there is an exact cut.
+    """
+    separator = rules.separator
+    margin = CONTEXT_BYTES + len(separator or b"")
+    for limit in growing(about, rules.max_run_bytes):
+        if last is not None and at + limit >= last:
+            return reader.read(at, last - at), 0, False
+        data = reader.read(at - before, before + limit + margin)
+        high = before + limit
+        file_ends = len(data) <= high
+        count = 0
+        if separator is not None:
+            window = np.frombuffer(data, np.uint8)[before : high + len(separator)]
+            end, count = _documents_end(window, separator)
+            if end and (not file_ends or count == MAX_RECORDS):
+                return data[before : before + end], count, False
+        if file_ends:
+            return data[before:], count + 1, False
+        cut = rules.cuts.last(data, before, min(high, len(data)))
+        if cut is not None:
+            return data[before:cut], 0, False
+    return data[before : character_boundary(data, before + rules.max_run_bytes)], 0, True
+
+
+def _read_passages(
+    start: Position, reader: Reader, base: int, rules: TextRules, until: Position | None
+) -> Iterator[TextPart]:
+    at, last = start.offset, False
+    while not last and (until is None or at < until.offset):
+        size = block_bytes(start.file, at, rules)
+        about = size if size < rules.block_bytes else _WINDOW_BLOCKS * size
+        data, found = find_passages(reader, base, at, rules, about, None if until is None else until.offset)
+        if not found.starts:
+            return
+        for first, after in _groups(found, size):
+            begin, end = found.starts[first], found.starts[after] if after < len(found.starts) else found.end
+            last = found.last and end == found.end
+            yield TextPart(
+                file=start.file,
+                offset=at + begin,
+                begin=start.begin,
+                data=data[begin:end],
+                starts=tuple(start - begin for start in found.starts[first:after]),
+                keys=found.keys[first:after],
+                open=not last,
+                forced=found.forced and end == found.end,
+                path=reader.path,
+            )
+        at += found.end
+
+
+def _groups(found: Passages, size: int) -> Iterator[tuple[int, int]]:
+    """Consecutive passages that together are about so long: the number of the first, and the one after the last."""
+    ends = [*found.starts[1:], found.end]
+    first = 0
+    for number in range(len(ends)):
+        if number + 1 == len(ends) or ends[number + 1] - found.starts[first] > size:
+            yield first, number + 1
+            first = number + 1
+
+
+def _documents_end(data: native.Bytes, separator: bytes) -> tuple[int, int]:
+    """Where the last separator ends, counted from the left, or an earlier one if there are too many; and how many."""
+    found = native.separators(data, separator, MAX_RECORDS)
+    return (int(found[-1]) + len(separator) if len(found) else 0), len(found)

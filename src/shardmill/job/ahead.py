@@ -1,0 +1,100 @@
+"""Milled Blocks whose turn to be written has not come: in memory first, then in temporary files beside the output."""
+
+import os
+import pickle
+import tempfile
+import threading
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from shardmill.errors import TemporaryError
+from shardmill.job.block import Milled
+from shardmill.system.names import show
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk:
+    stretch: int
+    offset: int
+    size: int
+
+
+Stored = Milled | _OnDisk
+
+
+class Ahead:
+    """Keeps at most so many bytes in memory and on disk; full says that there is no room for more.
+
+    Nothing of it survives a kill: a resumed job mills again what was not written.
+    """
+
+    def __init__(self, folder: str | None, memory: int, disk: int) -> None:
+        usable = folder is not None and os.path.isdir(folder) and os.access(folder, os.W_OK)
+        self._folder, self._memory, self._disk = folder if usable else tempfile.gettempdir(), memory, disk
+        self._in_memory = self._on_disk = 0
+        self._files: dict[int, BinaryIO] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def full(self) -> bool:
+        return self._in_memory >= self._memory and self._on_disk >= self._disk
+
+    def put(self, stretch: int, milled: Milled) -> Stored:
+        """Where the Block waits."""
+        unsettled = milled.settle is not None or milled.error is not None
+        with self._lock:
+            if self._in_memory + milled.nbytes <= self._memory or unsettled or not self._disk:
+                self._in_memory += milled.nbytes
+                return milled
+        return self._to_disk(stretch, pickle.dumps(milled, protocol=5))
+
+    def take(self, stored: Stored) -> Milled:
+        """The Block, when its turn has come."""
+        if isinstance(stored, _OnDisk):
+            milled: Milled = pickle.loads(self._read(stored))
+            return milled
+        with self._lock:
+            self._in_memory -= stored.nbytes
+        return stored
+
+    def done(self, stretch: int) -> None:
+        """All of a stretch is written."""
+        with self._lock:
+            file = self._files.pop(stretch, None)
+            if file is not None:
+                self._on_disk -= file.seek(0, os.SEEK_END)
+                file.close()
+
+    def close(self) -> None:
+        for stretch in list(self._files):
+            self.done(stretch)
+
+    def _to_disk(self, stretch: int, data: bytes) -> _OnDisk:
+        try:
+            with self._lock:
+                file = self._files.get(stretch)
+                if file is None:
+                    file = self._files[stretch] = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+                at = file.seek(0, os.SEEK_END)
+                file.truncate(at + len(data))
+                self._on_disk += len(data)
+            done = 0
+            while done < len(data):
+                done += os.pwrite(file.fileno(), memoryview(data)[done:], at + done)
+        except OSError as e:
+            raise TemporaryError(
+                f"{show(str(self._folder))}: tokens that wait for their turn cannot be written there: {e.strerror}; free some space, then run the same command again"
+            ) from e
+        return _OnDisk(stretch, at, len(data))
+
+    def _read(self, stored: _OnDisk) -> bytes:
+        file, parts, at = self._files[stored.stretch], [], stored.offset
+        while at < stored.offset + stored.size:
+            part = os.pread(file.fileno(), stored.offset + stored.size - at, at)
+            if not part:
+                raise TemporaryError(
+                    f"{show(str(self._folder))}: a temporary file is shorter than what was written to it; check the disk, then run the same command again"
+                )
+            parts.append(part)
+            at += len(part)
+        return b"".join(parts)

@@ -1,0 +1,277 @@
+"""One input file → its Parts: opened, looked at, read in its format, and entered in the middle where that is certain."""
+
+import contextlib
+import dataclasses
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from shardmill.documents import delimited, detect, jsonl, text, text_reader, utf8, warc
+from shardmill.documents.columnar import columns
+from shardmill.documents.native import Hashes
+from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.records import Counted
+from shardmill.documents.rejects import Location
+from shardmill.documents.rules import BOM, FIRST_PART_BYTES, HELD_BYTES, MAX_RECORDS, TextRules
+from shardmill.documents.where import Where
+from shardmill.errors import ContentError, InputError
+from shardmill.inputs.input_files import InputFiles
+from shardmill.io.compression import Decompressed
+from shardmill.io.reading import InputFile, InputReader, Reader, Until, open_input, read_whole
+from shardmill.io.spool import IN_MEMORY
+from shardmill.spec import InputFormat
+from shardmill.system.names import show
+from shardmill.tokens.strings import Flags, Numbers
+
+_PROBED_FILES = 32
+_SMALL_BYTES = FIRST_PART_BYTES
+
+
+class Checked(Protocol):
+    """A Part whose bad records, if any, are known."""
+
+    def pieces(self, base: int, rules: TextRules, is_val: Callable[[Hashes], Flags], /) -> Pieces:
+        """Asks is_val about the keys of the documents or passages that start in it and will be written."""
+
+    def place_of(self, piece: int, offset: int, /) -> str:
+        """The location of a piece, for a message."""
+
+    def origins(self, found: Pieces, /) -> Numbers:
+        """For each piece, the byte, line or row of the file where its document starts."""
+
+
+class Part(Protocol):
+    """Some documents of one file, or a span of one document; read in order, parsed by a worker."""
+
+    @property
+    def file(self) -> int: ...
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of text."""
+
+    @property
+    def after(self) -> Position:
+        """Where the next Part starts."""
+
+    def checked(self, rules: TextRules, /) -> Checked:
+        """Raises InputError for the first bad record in it, if bad records are errors."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """What opening some of the files shows before the work starts."""
+
+    plain: bool
+    """All are plain text."""
+    first_is_text: bool
+    """The first is text, compressed or not."""
+    window: int
+    """The memory that decompressing them takes."""
+    held: int
+    """How much of them must be in memory at once: a page, a record batch, a record of a compressed stream."""
+
+
+def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None = None) -> Probe:
+    """Open the first file, and a sample of those that are not plain text by name."""
+    odd = array("q", (number for number, path in enumerate(files.paths) if not path.lower().endswith(detect.TEXT)))
+    if where is not None and len(odd) < len(files) and asked == "auto":
+        raise without_fields(next(path for path in files.paths if path.lower().endswith(detect.TEXT)))
+    plain, window, held = not odd and not files.pipes and asked in ("auto", "text"), 0, 0
+    by_name = detect.FORMAT_OF_SUFFIX.get(detect.suffixes(files[0].path)[0], "text")
+    first_is_text = asked in ("auto", "text") and by_name == "text"
+    for number in (0, *odd[:: max(1, len(odd) // _PROBED_FILES)]):
+        file, found = files[number], None
+        if file.once:
+            held = max(held, HELD_BYTES)
+            continue
+        with contextlib.suppress(ContentError), open_input(file) as reader:  # reported when the file is read
+            own = detect.window(reader)
+            found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
+            window = max(window, own)
+            held = max(held, (IN_MEMORY if own else 0) + _held(reader, found, field, where))
+            if where is not None and found == "text":
+                raise without_fields(file.path)
+            plain &= found == "text" and not own
+        if number == 0 and asked == "auto":
+            first_is_text = found == "text"
+    return Probe(plain=plain, first_is_text=first_is_text, window=window, held=held)
+
+
+def without_fields(path: str) -> InputError:
+    return InputError(
+        f"{show(path)}: --where looks at the fields of records, and plain text has none; leave it out with --exclude, or prepare it without --where"
+    )
+
+
+def _held(reader: Reader, found: InputFormat, field: str, where: Where | None) -> int:
+    if found not in ("parquet", "arrow"):
+        return 0 if found == "text" else HELD_BYTES
+    # Imported here: it takes a tenth of a second, which plain text need not wait for.
+    if found == "parquet":
+        from shardmill.documents.columnar import parquet
+
+        held = parquet.largest_page(reader, field, where)
+    else:
+        from shardmill.documents.columnar import arrow
+
+        held = arrow.largest_batch(reader)
+    return max(columns.LEAST_HELD, held)
+
+
+def small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:
+    """A small file of plain text, read at once, as most of a million files are. None: read it the usual way."""
+    small = file.size and file.size <= min(_SMALL_BYTES, rules.block_bytes, rules.max_run_bytes)
+    if not small or not file.local or rules.passage_bytes is not None or rules.where is not None:
+        return None
+    if rules.input_format not in ("auto", "text") or not file.path.endswith(detect.TEXT):
+        return None
+    data, found = read_whole(file.path, file.size or 0)
+    _refuse_changed(file, found.st_size, found.st_mtime_ns)
+    if not detect.is_plain(data):
+        return None
+    utf8.refuse_other_encodings(file.path, data[: detect.HEAD_BYTES])
+    bom = len(BOM) if data.startswith(BOM) else 0
+    documents = 1 if rules.separator is None else data.count(rules.separator) + 1
+    if len(data) == bom or documents > MAX_RECORDS:
+        return None
+    return text.TextPart(
+        file=number,
+        offset=bom,
+        begin=bom,
+        data=data[bom:] if bom else data,
+        documents=documents,
+        open=False,
+        boms=1 if bom else 0,
+        path=file.path,
+    )
+
+
+def refuse_changed_reader(file: InputFile, reader: Reader) -> None:
+    if isinstance(reader, InputReader):
+        for size, modified_ns in reader.now():
+            _refuse_changed(file, size, modified_ns)
+
+
+def _refuse_changed(file: InputFile, size: int, modified_ns: int) -> None:
+    if size != file.size:
+        raise InputError(
+            f"{show(file.path)}: had {file.size:,} bytes when the job began and has {size:,} now; let whatever writes it finish, then start again with --overwrite"
+        )
+    if modified_ns != file.modified_ns:
+        raise InputError(
+            f"{show(file.path)}: was modified since the job began; let whatever writes it finish, then start again with --overwrite"
+        )
+
+
+class Source:
+    """One open file and its format."""
+
+    def __init__(self, file: InputFile, number: int, reader: Reader, rules: TextRules) -> None:
+        self._file, self._number, self._rules = file, number, rules
+        self._reader = detect.uncompressed(reader, max_window=rules.max_window, spool=rules.spool)
+        self._format = detect.format_of(self._reader, rules.input_format)
+        if rules.border is not None and (self._format == "arrow" or isinstance(self._reader, Decompressed)):
+            raise InputError(
+                f"{show(file.path)}: --split head and tail need byte offsets in the input, which a compressed or Arrow file does not have; use --split hash, or decompress it first"
+            )
+
+        if rules.where is not None and self._format == "text":
+            raise without_fields(file.path)
+        # What must be read again to resume.
+        self._behind = text_reader.behind(rules) if self._format == "text" else 0
+
+    def entry(self, offset: int, base: int) -> Position | None:
+        """The first place at or after this byte where reading can begin, whatever comes before it; None: none nearby.
+
+        In JSON lines, its record counts from 0: how many lines there are before it is not known. The file begins at byte
+        `base` of the whole input.
+        """
+        if isinstance(self._reader, Decompressed) or self._reader.size is None:
+            return None
+        match self._format:
+            case "jsonl":
+                found = jsonl.entry(self._reader, offset, self._rules)
+            case "text":
+                return text_reader.entry(self._reader, self._number, base, offset, self._rules)
+            case "parquet":
+                from shardmill.documents.columnar import parquet
+
+                return parquet.entry(self._reader, self._number, offset, self._rules)
+            case _:
+                return None
+        return None if found is None else Position(file=self._number, offset=found, spent=found)
+
+    @property
+    def counts_lines(self) -> bool:
+        """Whether the number of a record is how many lines precede it."""
+        return self._format == "jsonl"
+
+    def parts(self, start: Position, base: int, until: Position | None = None) -> Iterator[Part]:
+        """The Parts from start on, to the end or to an entry."""
+        rules, reader = self._rules, self._reader
+        if isinstance(reader, Decompressed):
+            reader.jump = (start.frame, start.frame_text)
+        whole = reader if until is None else Until(reader, until.offset)
+        match self._format:
+            case "jsonl":
+                yield from jsonl.read_parts(start, whole, base, rules)
+            case "csv" | "tsv":
+                delimiter = "," if self._format == "csv" else "\t"
+                yield from delimited.read_parts(start, reader, base, rules, delimiter)
+            case "warc":
+                yield from warc.read_parts(start, reader, base, rules)
+            case "parquet":
+                from shardmill.documents.columnar import parquet
+
+                yield from parquet.read_parts(start, reader, base, rules, None if until is None else until.record)
+            case "arrow":
+                from shardmill.documents.columnar import arrow
+
+                yield from arrow.read_parts(start, reader, base, rules)
+            case _:
+                yield from self._text(start, base, until)
+
+    def resumable(self, after: Position, done: int) -> tuple[int, Position]:
+        """How many bytes of the file are done there, and the Position with that and with where a decompressor can start."""
+        if after.file != self._number:
+            return max(done, self._file.size or 0), after
+        spent, frame, text = after.offset, 0, 0
+        if isinstance(self._reader, Decompressed):
+            spent, (frame, text) = (
+                self._reader.spent(after.offset),
+                self._reader.frame(max(0, after.offset - self._behind)),
+            )
+        spent = max(done, spent)
+        return spent, dataclasses.replace(after, spent=spent, frame=frame, frame_text=text)
+
+    def _text(self, start: Position, base: int, until: Position | None) -> Iterator[Part]:
+        none = True
+        for part in text_reader.read_parts(start, self._reader, base, self._rules, until=until):
+            if self._rules.on_error != "skip" and getattr(self._reader, "damage", None) is not None:
+                break  # damaged data may end in half a character, which would hide what went wrong
+            none = False
+            yield part
+        if until is not None:
+            return
+        after = Position(file=start.file + 1)
+        damage = getattr(self._reader, "damage", None)
+        if damage is not None:
+            place = Location(path=self._file.path)
+            yield Counted(file=start.file, after=after, location=place, complaint=f"the rest of it is lost: {damage}")
+        elif none and not start.offset:  # nothing in it, except perhaps a BOM
+            marks = len(self._reader.read(0, 1))
+            yield Counted(file=start.file, after=after, location=Location(path=self._file.path), empty=1, boms=marks)
+
+
+def failed(file: InputFile, number: int, error: InputError, rules: TextRules) -> Counted:
+    """A file that cannot be read any further, reported after what comes before it.
+
+    Only bad content is skipped: a file that is missing, denied or changed may be readable again in a minute.
+    """
+    after, place = Position(file=number + 1), Location(path=file.path)
+    if rules.on_error == "skip" and isinstance(error, ContentError):
+        message = str(error).removeprefix(f"{show(file.path)}: ")
+        return Counted(file=number, after=after, location=place, complaint=message)
+    return Counted(file=number, after=after, location=place, error=error)

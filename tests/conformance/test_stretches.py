@@ -1,0 +1,110 @@
+"""Workers that read for themselves find the documents that one finds who reads all: any input, any size of Blocks."""
+
+import dataclasses
+import json
+import random
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from milling import job_of
+
+from shardmill.documents.pieces import BEGINNING
+from shardmill.errors import InputError
+from shardmill.job import plan, workers
+
+WORDS = ["the", "mill", "turns", "Wörter", "文字", "into", "tokens;", "\n", "\n\n", "\n\n\n", " ", "x" * 90, "😀"]
+
+
+def texts(seed, count, most=60):
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=chance.randrange(most))) for _ in range(count)]
+
+
+def lines(seed, newline="\n", bad=0):
+    chance = random.Random(seed)
+    found = [json.dumps({"text": text, "n": 1}) for text in texts(seed, 150)]
+    for _ in range(bad):
+        found[chance.randrange(len(found))] = chance.choice(["{", '{"text": 5}', "", '{"text": ""}', "[]"])
+    return newline.join(found).encode()
+
+
+def parquet(seed):
+    to = pa.BufferOutputStream()
+    pq.write_table(pa.table({"text": texts(seed, 400)}), to, row_group_size=23)
+    return to.getvalue().to_pybytes()
+
+
+INPUTS = {
+    "lines": lambda seed: [("a.jsonl", lines(seed)), ("b.jsonl", b""), ("c.jsonl", lines(seed + 1))],
+    "lines that end in CR": lambda seed: [("a.jsonl", lines(seed, "\r"))],
+    "bad lines": lambda seed: [("a.jsonl", lines(seed, bad=9)), ("b.jsonl", lines(seed, bad=2))],
+    "a BOM": lambda seed: [("a.jsonl", b"\xef\xbb\xbf" + lines(seed))],
+    "one long line": lambda seed: [("a.jsonl", json.dumps({"text": " ".join(texts(seed, 200))}).encode()), ("b.jsonl", lines(seed))],
+    "blank lines": lambda seed: [("a.jsonl", lines(seed) + b"\n" * 5000 + lines(seed))],
+    "rows": lambda seed: [("a.parquet", parquet(seed)), ("b.parquet", parquet(seed + 1))],
+    "files": lambda seed: [(f"{n:03}.txt", text.encode()) for n, text in enumerate(texts(seed, 90))],
+    "a long text": lambda seed: [("a.txt", "\n".join(texts(seed, 300)).encode()), ("b.txt", b"\xef\xbb\xbfend")],
+    "mixed": lambda seed: [("a.txt", "\n".join(texts(seed, 90)).encode()), ("b.jsonl", lines(seed)), ("c.parquet", parquet(seed)), ("d.txt", b"")],
+}  # fmt: skip
+
+
+def together(job, splitter, count):
+    """What all workers write, as the mill writes it; and what stopped them."""
+    out = {False: [], True: []}
+    found = {"rejects": [], "places": {False: [], True: []}, "counts": None, "after": None}
+    val = [False]
+
+    def write(milled):
+        for run in milled.runs:
+            val[0] = val[0] if run.val is None else run.val
+            out[val[0]] += run.tokens.tolist()
+            found["places"][val[0]] += run.places.tolist()
+        found["rejects"] += milled.rejects
+        found["counts"] = milled.counts if found["counts"] is None else found["counts"] + milled.counts
+        found["after"] = milled.after
+        return True
+
+    budget = dataclasses.replace(job.budget, workers=count, readers=count, ahead=0)
+    error = None
+    try:
+        workers.mill_blocks(dataclasses.replace(job, budget=budget), splitter, BEGINNING, write, lambda: None)
+    except InputError as e:
+        error = str(e)
+    return out, found, error
+
+
+def beginning(found, whole):
+    """Whether one result begins as another does."""
+    return all(a == b for side in (False, True) for a, b in zip(found[0][side], whole[0][side]))
+
+
+@pytest.mark.parametrize("separator", [None, "\\n\\n", "\\n", "aa"])
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+@pytest.mark.parametrize("kind", INPUTS)
+def test_workers_find_what_one_reader_finds(kind, on_error, separator):
+    if separator is not None and kind not in ("files", "a long text", "mixed"):
+        pytest.skip("no text in it")
+    for seed, block_bytes in enumerate((150, 700, 5000)):
+        files = dict(INPUTS[kind](seed))
+        choices = {
+            "on_error": on_error,
+            "separator": separator,
+            "val_fraction": 0.2 * (seed % 2),
+            "index": True,
+            "provenance": True,
+        }
+        with job_of(files, block_bytes=block_bytes, max_run_bytes=2000, passage_bytes=500, **choices) as (
+            job,
+            splitter,
+        ):
+            with patch.object(plan, "stretches", lambda *_: iter([plan.EVERYTHING])):
+                whole = together(job, splitter, 1)
+            for blocks, count in ((1, 3), (3, 2), (8, 4)):
+                with patch.object(plan, "_BLOCKS", blocks):
+                    found = together(job, splitter, count)
+                if whole[2] is None:
+                    assert found == whole
+                else:  # how much is written before an error depends on where Blocks end
+                    assert found[2] == whole[2] and beginning(found, whole)
