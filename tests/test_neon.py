@@ -1,5 +1,7 @@
 """The engine gives the same ids and words on 64-bit ARM, under an emulator."""
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,6 +9,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import neon
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_driver_fits_the_engine():
+    driver = Path(neon.__file__).with_name("neon_driver.c")
+    subprocess.run(["cc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Werror", f"-I{neon._SOURCES}", driver], check=True)
 
 
 @pytest.mark.slow

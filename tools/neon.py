@@ -116,7 +116,7 @@ def _case(model: Model, texts: list[str]) -> list[npt.NDArray[Any]]:
     words = np.array([len(word) for word in engine.words(text)], np.int64)
     shape = np.frombuffer(bytes(given.shape), np.uint8)
     sizes = np.array([len(piece) for piece in pieces], np.int64)
-    tables = [kept[name] for name in ("vocabulary", "offsets", "ids", "live", "classes")]
+    tables = [kept[name] for name in ("text", "offsets", "ids", "live", "classes")]
     return [shape, *tables, np.frombuffer(text, np.uint8), sizes, ids.astype(np.uint32), counts, words]
 
 

@@ -93,8 +93,9 @@ static int check_words(Engine *e, const Array *a, const char *path, int number)
 
 static int check(const Array *a, int path, int number)
 {
-    Given given = {.vocabulary = a[VOCABULARY].data, .offsets = a[OFFSETS].data, .ids = a[IDS].data, .live = a[LIVE].data,
-                   .classes = a[TYPES].data, .count = (u32)(a[IDS].size / 4), .path = (u8)path};
+    Vocabulary vocabulary = {.text = a[VOCABULARY].data, .offsets = a[OFFSETS].data, .ids = a[IDS].data,
+                             .live = a[LIVE].data, .count = (u32)(a[IDS].size / 4)};
+    Given given = {.vocabulary = vocabulary, .classes = a[TYPES].data, .path = (u8)path};
     memcpy(&given.shape, a[SHAPE].data, sizeof given.shape);
     Engine *e = engine_new(&given);
     if (!e)
