@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 METER = Path(__file__).with_name("gilmeter.c")
@@ -38,9 +38,16 @@ _STDLIB = re.compile(rf"{re.escape(os.path.dirname(threading.__file__))}(?!.*sit
 class Held:
     """Seconds that something was held by one thread at a time: on the wall, and on a core."""
 
+    at_once: ClassVar[dict[str, tuple[int, int]]] = {}
+    """By name: how many of that name are held now, and were at most."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.zero()
+
+    def count(self, more: int) -> None:
+        now, most = self.at_once.get(self.name, (0, 0))
+        self.at_once[self.name] = now + more, max(most, now + more)
 
     def zero(self) -> None:
         self.wall = self.cpu = self.waited = 0.0
@@ -74,6 +81,7 @@ class TimedLock:
         self._depth -= 1
         if not self._depth:
             self._held.add(self._since)
+            self._held.count(-1)
         self._lock.release()
 
     def __getattr__(self, name: str) -> Any:
@@ -89,6 +97,7 @@ class TimedLock:
         self._depth += 1
         if self._depth == 1:
             self._since = _now()
+            self._held.count(1)
             self._held.waited += self._since[0] - asked
 
 
@@ -98,11 +107,13 @@ class TimedRLock(TimedLock):
     def _release_save(self) -> tuple[Any, int]:
         depth, self._depth = self._depth, 0
         self._held.add(self._since)
+        self._held.count(-1)
         return self._lock._release_save(), depth
 
     def _acquire_restore(self, state: tuple[Any, int]) -> None:
         self._lock._acquire_restore(state[0])
         self._depth, self._since = state[1], _now()
+        self._held.count(1)
 
 
 def time_locks() -> list[Held]:
@@ -251,6 +262,20 @@ def hooks(asked: dict[str, Any], meter: ctypes.PyDLL) -> Iterator[None]:
         yield
 
 
+def summed(locks: list[Held]) -> list[dict[str, Any]]:
+    """Those of one name together if never two were held at once; else the one that was held longest stands for them."""
+    by_name: dict[str, list[Held]] = {}
+    for each in locks:
+        by_name.setdefault(each.name, []).append(each)
+    found = []
+    for name, some in by_name.items():
+        apart = Held.at_once.get(name, (0, 0))[1] > 1
+        some = [max(some, key=lambda each: each.cpu)] if apart else some
+        figures = {what: sum(getattr(each, what) for each in some) for what in ("wall", "cpu", "waited", "times")}
+        found.append({"name": f"{name}, one of several" if apart else name, **figures})
+    return found
+
+
 def main() -> None:
     asked = json.loads(sys.argv[1])
     locks = time_locks() if asked.get("meter") == "locks" else []
@@ -267,11 +292,6 @@ def main() -> None:
         clock.stop()
     if not asked.get("engine", True) and meter.bytes_not_encoded() < asked["text"] * 0.9:
         sys.exit("bench_cores: the engine still encodes; without_engine must replace what the workers call now")
-    by_name: dict[str, Held] = {}
-    for each in locks + held:
-        total = by_name.setdefault(each.name, Held(each.name))
-        total.wall, total.cpu, total.waited = total.wall + each.wall, total.cpu + each.cpu, total.waited + each.waited
-        total.times += each.times
     print(
         json.dumps(
             {
@@ -281,7 +301,7 @@ def main() -> None:
                 "gil": clock.gil,
                 "workers": result.run["workers"],
                 "peak": _peak(),
-                "locks": [vars(each) for each in sorted(by_name.values(), key=lambda each: -each.wall)],
+                "locks": summed(locks + held),
             }
         )
     )
