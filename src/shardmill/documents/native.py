@@ -9,7 +9,12 @@ import numpy.typing as npt
 from shardmill.system import compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-_VERSION = 4
+_VERSION = 5
+# The reach of a passage is at least this, and so many times the reach tell whether there is a border.
+LEAST_REACH = 32
+CONTEXT = 8
+# Passages are longer than the reach, twice as long on average, and at most so many times.
+LONGEST = 10
 # The parser of lines copies 16 bytes at a time.
 _SLACK = 16
 
@@ -72,15 +77,26 @@ def plain_ends(data: Bytes, most: int) -> Numbers:
     return found[: _library().texts_plain(data.ctypes.data, len(data), found.ctypes.data, most)]
 
 
-def borders(data: bytes, offset: int, reach: int, span: tuple[int, int], *, begins: bool, ends: bool) -> list[int]:
-    """Where passages begin in this span of data, which is at this offset of the text; begins, ends: the text does so
-    with it. Otherwise there must be eight times the reach of it on both sides of the span."""
+def passage_borders(
+    data: Bytes, offset: int, reach: int, span: tuple[int, int], *, begins: bool, ends: bool
+) -> Numbers:
+    """Where passages begin in this span of data, which is at this offset of the text; begins, ends: the text does so with
+    it. Otherwise CONTEXT times the reach is known before or behind the span: so any part of a text has the borders that
+    it has in the whole, and nobody need know where the passage before began.
+
+    >>> lines = np.frombuffer(b"".join(b"line %d of a text\\n" % i for i in range(2000)), np.uint8)
+    >>> whole = passage_borders(lines, 0, 1000, (0, len(lines)), begins=True, ends=True)
+    >>> part = passage_borders(lines[2000:], 2000, 1000, (8000, 12_000), begins=False, ends=True) + 2000
+    >>> part.tolist() == [at for at in whole if 10_000 <= at < 14_000]
+    True
+    """
+    assert reach >= LEAST_REACH
     found = np.empty(max(0, span[1] - span[0]) // reach + 2, np.int64)
-    given = data, len(data), offset, reach, begins, ends, *span
-    count = _library().passages_borders(*given, found.ctypes.data, len(found))
+    where = data.ctypes.data, len(data), offset, reach, begins, ends, *span
+    count = _library().passages_borders(*where, found.ctypes.data, len(found))
     if count < 0:
         raise MemoryError("out of memory for the borders of passages")
-    return [int(border) for border in found[:count]]
+    return found[:count]
 
 
 @lru_cache(maxsize=1)
@@ -94,5 +110,5 @@ def _library() -> CDLL:
     compiled.declare(library, "texts_hashes", None, *texts, c_int64, c_uint64, c_void_p)
     compiled.declare(library, "texts_separators", c_int64, c_void_p, c_int64, c_char_p, c_int64, c_void_p, c_int64)
     compiled.declare(library, "texts_plain", c_int64, c_void_p, c_int64, c_void_p, c_int64)
-    compiled.declare(library, "passages_borders", c_int64, c_char_p, *[c_int64] * 7, c_void_p, c_int64)
+    compiled.declare(library, "passages_borders", c_int64, c_void_p, *[c_int64] * 7, c_void_p, c_int64)
     return library

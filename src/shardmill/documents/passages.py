@@ -4,6 +4,8 @@ A border is told by what stands near it (native/passages.c), so whoever begins t
 passages that the whole text has, and an edit moves only the borders near it.
 """
 
+import numpy as np
+
 from shardmill.documents import native
 from shardmill.documents.rules import PASSAGE_HEAD, Passages, TextRules, growing
 from shardmill.io.reading import Reader
@@ -13,9 +15,6 @@ from shardmill.tokens.cuts import CONTEXT_BYTES, Cuts
 BEFORE_BYTES = 8
 # For tokenizers without known exact cuts, passages still end at spaces and lines, but by force: val must get its share.
 _BY_FORCE = Cuts("spaces")
-_LEAST_REACH = 32
-# So many times the reach, on both sides, tell whether there is a border.
-_CONTEXT = 8
 
 Border = tuple[int, bool]
 """Where a passage begins, and whether the text is cut there by force."""
@@ -80,13 +79,13 @@ def first_border(reader: Reader, base: int, at: int, rules: TextRules) -> int | 
 
 def context_bytes(rules: TextRules) -> int:
     """How much of the text before a byte tells where passages begin after it."""
-    return _CONTEXT * _reach(rules) + CONTEXT_BYTES
+    return native.CONTEXT * _reach(rules) + CONTEXT_BYTES
 
 
 def _reach(rules: TextRules) -> int:
     """No two borders are nearer; passages are twice as long on average."""
     assert rules.passage_bytes is not None
-    return max(_LEAST_REACH, rules.passage_bytes // 2)
+    return max(native.LEAST_REACH, rules.passage_bytes // 2)
 
 
 def _around(reader: Reader, at: int, limit: int, rules: TextRules) -> tuple[bytes, int, bool]:
@@ -106,7 +105,8 @@ def _borders(
     reach = _reach(rules)
     # A border is moved to the next cut.
     span = max(0, begin - reach // 2), until
-    places = native.borders(data, low, reach, span, begins=low == 0, ends=at_end)
+    text = np.frombuffer(data, np.uint8)
+    places = native.passage_borders(text, low, reach, span, begins=low == 0, ends=at_end).tolist()
     forced = rules.cuts.family == "unknown"
     cuts = _BY_FORCE if forced else rules.cuts
     found = [

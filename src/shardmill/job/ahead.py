@@ -39,6 +39,10 @@ class Ahead:
     def full(self) -> bool:
         return self._in_memory >= self._memory and self._on_disk >= self._disk
 
+    def has_room(self, milled: Milled) -> bool:
+        """Whether there is room for it in memory."""
+        return self._in_memory + milled.nbytes <= self._memory
+
     def put(self, stretch: int, milled: Milled) -> Stored:
         """Where the Block waits."""
         unsettled = milled.settle is not None or milled.error is not None

@@ -204,11 +204,19 @@ class _Pipeline:
 
     def hand_in(self, taken: _Taken, result: Milled | ShardmillError) -> None:
         place = (taken.stretch, taken.index)
+        if isinstance(result, Milled):
+            self._wait_for_writer(taken.stretch, result)
         stored = result if isinstance(result, ShardmillError) else self._ahead.put(taken.stretch, result)
         self._put(place, taken.block, stored)
         with self._change:
             self._busy -= 1
         self._write_what_is_due()
+
+    def _wait_for_writer(self, stretch: int, milled: Milled) -> None:
+        """Where writing is what takes longest, disk would only add to it: wait for room in memory."""
+        with self._change:
+            while self._writing and stretch != self._due[0] and not self._stopped and not self._ahead.has_room(milled):
+                self._change.wait(_IDLE_SECONDS)
 
     def _put(self, place: tuple[int, int], block: Block | None, result: Stored | ShardmillError) -> None:
         with self._change:

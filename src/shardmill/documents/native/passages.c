@@ -10,26 +10,28 @@
  *
  * How far apart they may be at most: each multiple of 2 reach that is more than 4 reach from all borders is one, too.
  * The beginning and the end of the text count as borders. */
+#include "texts.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include "texts.h"
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
-typedef uint64_t u64;
-
 enum { HASHED = 16, LINES = 0, BLANKS = 1, GRID = 2, GRID_OF_REACH = 16, FAR = 4, EVERY = 2 };
 
+/* Odd, and with no pattern: 2^64 over the golden ratio, and the constant of another hash. */
+static const u64 FIRST = 0x9E3779B97F4A7C15u, SECOND = 0xBF58476D1CE4E5B9u;
+
 typedef struct {
-    u64 hash, chance;
+    u64 hash;
     int64_t at;
 } Candidate;
 
 /* A running minimum: candidates of rising keys, none further back than reach; and the one that may be a border. */
 typedef struct {
     Candidate *ring;
-    int64_t room, first, count;
+    u64 mask, first, after;
     Candidate pending;
     int has_pending;
 } Lowest;
@@ -42,11 +44,10 @@ typedef struct {
     Lowest lowest[GRID + 1];
 } Search;
 
-static inline u64 mixed(u64 x)
+static inline u64 mixed(u64 a, u64 b)
 {
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return x ^ x >> 31;
+    __uint128_t product = (__uint128_t)a * b;
+    return (u64)product ^ (u64)(product >> 64);
 }
 
 static inline u64 word(const u8 *p)
@@ -94,9 +95,14 @@ static int visible_before(const Search *s, int64_t at)
     return is_visible(s->data + at - n, n);
 }
 
-static inline int is_lower(const Candidate *a, const Candidate *b)
+static u64 chance(const Search *s, int64_t at)
 {
-    return a->hash != b->hash ? a->hash < b->hash : a->chance < b->chance;
+    return mixed(mixed((u64)(s->offset + at) ^ FIRST, SECOND) ^ FIRST, SECOND);
+}
+
+static inline int is_lower(const Search *s, const Candidate *a, const Candidate *b)
+{
+    return a->hash != b->hash ? a->hash < b->hash : chance(s, a->at) < chance(s, b->at);
 }
 
 /* A border that is found, and those before it that keep passages from becoming too long. */
@@ -125,30 +131,27 @@ static void confirm(Search *s, Lowest *l)
     l->has_pending = 0;
 }
 
-static void push(Search *s, Lowest *l, const Candidate *new)
+static inline void push(Search *s, Lowest *l, Candidate new)
 {
-#define AT(i) l->ring[(l->first + (i)) % l->room]
-    while (l->count && new->at - AT(0).at > s->reach) {
-        l->first = (l->first + 1) % l->room;
-        l->count--;
-    }
-    while (l->count && is_lower(new, &AT(l->count - 1)))
-        l->count--;
-    if (!l->count) {
-        l->pending = *new;
+    Candidate *ring = l->ring;
+    while (l->first != l->after && new.at - ring[l->first & l->mask].at > s->reach)
+        l->first++;
+    while (l->first != l->after && is_lower(s, &new, &ring[(l->after - 1) & l->mask]))
+        l->after--;
+    if (l->first == l->after) {
+        l->pending = new;
         l->has_pending = 1;
     }
-    AT(l->count) = *new;
-    l->count++;
-#undef AT
+    ring[l->after++ & l->mask] = new;
 }
 
-static Candidate candidate(const Search *s, int class, int64_t at)
+static inline Candidate candidate(const Search *s, int class, int64_t at)
 {
     const u8 *p = s->data + at;
-    u64 before = mixed(word(p - 16) ^ mixed(word(p - 8) + 0x9E3779B97F4A7C15u));
-    u64 hash = class == GRID ? 0 : mixed(word(p) + before);
-    return (Candidate){hash, mixed((u64)(s->offset + at)), at};
+    if (class == GRID)
+        return (Candidate){0, at};
+    u64 before = mixed(word(p - 16) ^ FIRST, word(p - 8) ^ SECOND);
+    return (Candidate){mixed(before ^ FIRST, word(p) ^ SECOND), at};
 }
 
 /* The next line, blank or point of the grid in [at, until); -1 if there is none. */
@@ -165,28 +168,31 @@ static int64_t next_line(const Search *s, int64_t at, int64_t until)
     return -1;
 }
 
-/* One in eight of the blanks, picked by the bytes beside it: hashing them all would take most of the time. */
-static int is_blank(const Search *s, int64_t at)
-{
-    return ((s->data[at - 1] ^ s->data[at + 1]) & 7) == 0 && visible_at(s, at + 1) && visible_before(s, at);
-}
-
+/* One in 16 of the blanks, picked by the bytes beside it: hashing them all would take most of the time. */
 static int64_t next_blank(const Search *s, int64_t at, int64_t until)
 {
     at = at > HASHED ? at : HASHED;
     until = until < s->size - 1 ? until : s->size - 1;
+    while (at < until) {
+        int64_t step = 1;
+        unsigned found = s->data[at] == ' ' && ((s->data[at - 1] ^ s->data[at + 1]) & 15) == 0;
 #if defined(__SSE2__)
-    for (; at + 16 <= until; at += 16) {
-        __m128i some = _mm_loadu_si128((const __m128i *)(s->data + at));
-        unsigned found = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(some, _mm_set1_epi8(' ')));
-        for (; found; found &= found - 1)
-            if (is_blank(s, at + __builtin_ctz(found)))
-                return at + __builtin_ctz(found);
-    }
+        if (at + 16 <= until) {
+            const u8 *p = s->data + at;
+            __m128i here = _mm_loadu_si128((const __m128i *)p);
+            __m128i beside = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(p - 1)), _mm_loadu_si128((const __m128i *)(p + 1)));
+            __m128i picked = _mm_cmpeq_epi8(_mm_and_si128(beside, _mm_set1_epi8(15)), _mm_setzero_si128());
+            found = (unsigned)_mm_movemask_epi8(_mm_and_si128(picked, _mm_cmpeq_epi8(here, _mm_set1_epi8(' '))));
+            step = 16;
+        }
 #endif
-    for (; at < until; at++)
-        if (s->data[at] == ' ' && is_blank(s, at))
-            return at;
+        for (; found; found &= found - 1) {
+            int64_t blank = at + __builtin_ctz(found);
+            if (visible_at(s, blank + 1) && visible_before(s, blank))
+                return blank;
+        }
+        at += step;
+    }
     return -1;
 }
 
@@ -208,7 +214,8 @@ static int64_t next(const Search *s, int class, int64_t at, int64_t until)
 static void search(Search *s, int class, int64_t low, int64_t high)
 {
     Lowest *l = &s->lowest[class];
-    l->count = l->has_pending = 0;
+    l->first = l->after = 0;
+    l->has_pending = 0;
     int64_t free_from = low; /* what is not within reach of a candidate begins here */
     for (int64_t at = low; at < high; at++) {
         int64_t found = next(s, class, at, high), free_until = found < 0 ? high : found - s->reach;
@@ -219,8 +226,7 @@ static void search(Search *s, int class, int64_t low, int64_t high)
             search(s, class + 1, free_from, free_until);
         if (found < 0)
             break;
-        Candidate new = candidate(s, class, found);
-        push(s, l, &new);
+        push(s, l, candidate(s, class, found));
         free_from = found + s->reach + 1;
     }
     confirm(s, l);
@@ -235,12 +241,14 @@ int64_t passages_borders(const u8 *data, int64_t size, int64_t offset, int64_t r
     Search s = {.data = data, .size = size, .offset = offset, .reach = reach, .from = from, .until = until};
     s.out = out;
     s.most = most;
-    int64_t room = reach / 2 + 2; /* candidates are at least two bytes apart */
-    Candidate *rings = malloc(sizeof(Candidate) * (size_t)(room * (GRID + 1)));
+    size_t room = 64;
+    while (room < (size_t)reach / 2 + 2) /* candidates are at least two bytes apart */
+        room *= 2;
+    Candidate *rings = malloc(sizeof(Candidate) * room * (GRID + 1));
     if (!rings)
         return -1;
     for (int class = 0; class <= GRID; class++)
-        s.lowest[class] = (Lowest){.ring = rings + class * room, .room = room};
+        s.lowest[class] = (Lowest){.ring = rings + (size_t)class * room, .mask = room - 1};
     int64_t low = begins ? reach : HASHED, high = size - (ends ? reach : HASHED);
     if (low < high)
         search(&s, LINES, low, high);
