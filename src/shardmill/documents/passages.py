@@ -22,7 +22,7 @@ Border = tuple[int, bool]
 
 def find_passages(
     reader: Reader, base: int, at: int, rules: TextRules, about: int, last: int | None = None
-) -> tuple[bytes, Passages]:
+) -> tuple[memoryview, Passages]:
     """The next bytes of the file, about so many, and the passages that begin and end in them, up to `last`, a border."""
     for limit in (about,) if about >= rules.max_run_bytes else growing(about, rules.max_run_bytes):
         data, low, at_end = _around(reader, at, limit, rules)
@@ -39,7 +39,7 @@ def find_passages(
     ends = [end for end, _ in borders]
     keys = [rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + low + a) for a, b in zip(starts, ends)]
     end, forced = borders[-1] if borders else (here, False)
-    return data[here:end], Passages(
+    return memoryview(data)[here:end], Passages(
         starts=tuple(start - here for start in starts[: len(ends)]),
         keys=tuple(keys),
         end=end - here,

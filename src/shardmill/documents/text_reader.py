@@ -33,7 +33,7 @@ from shardmill.documents.rules import (
 )
 from shardmill.documents.text import TextPart
 from shardmill.errors import InputError
-from shardmill.io.reading import Reader, Until
+from shardmill.io.reading import InputReader, Reader, Until
 from shardmill.system.names import show
 from shardmill.tokens.cuts import CONTEXT_BYTES
 
@@ -219,7 +219,10 @@ def _read_passages(
                 file=start.file,
                 offset=at + begin,
                 begin=start.begin,
-                data=data[begin:end],
+                # Reading it again leaves the GIL to others, which a copy does not.
+                data=reader.read(at + begin, end - begin)
+                if isinstance(reader, InputReader)
+                else bytes(data[begin:end]),
                 starts=tuple(start - begin for start in found.starts[first:after]),
                 keys=found.keys[first:after],
                 open=not last,
