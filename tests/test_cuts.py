@@ -128,7 +128,7 @@ def test_a_cut_in_any_short_text_changes_no_token(encoding, alphabet):
         checked += len(named)
         wrong += [(text, cut) for cut in named if pieces(subject, data, [cut]) != subject.encode(text)]
     assert wrong == []
-    assert checked > 500
+    assert checked > 300
 
 
 @pytest.mark.parametrize("alphabet", [SMALL_ALPHABET, LETTERS], ids=["small_alphabet", "letters"])

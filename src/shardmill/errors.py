@@ -11,6 +11,11 @@
 Ctrl-C is a KeyboardInterrupt, with exit code 130. Every message says what, where, why, and what to do now.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class ShardmillError(Exception):
     """The root of all errors that shardmill raises; exit_code is that of the command line."""
@@ -23,7 +28,8 @@ class UsageError(ShardmillError):
 
 
 class InputError(ShardmillError):
-    pass
+    moved: "Callable[[int], InputError] | None" = None
+    """About a line that was counted from the middle of a file: the error, given how many lines precede the middle."""
 
 
 class ContentError(InputError):

@@ -27,18 +27,6 @@ Text = tuple[bytes, int]
 """What a record says, and how many characters of it were replaced."""
 
 
-class BadRecord(InputError):
-    """A record that --on-error does not let pass."""
-
-    def __init__(self, location: Location, why: str) -> None:
-        super().__init__(f"{location}: {why}")
-        self._location, self._why = location, why
-
-    def moved(self, lines: int) -> "BadRecord":
-        """The same, so many lines further down in the file."""
-        return BadRecord(self._location.moved(lines), self._why)
-
-
 @dataclass(kw_only=True, slots=True)
 class Records:
     """The records of one Part → its documents: those that are in the sample, and what is to say of the others.
@@ -196,7 +184,13 @@ def refuse(
         found.count("documents_rejected", records, at=at)
         return
     replace = ", or --on-error replace to replace such characters with U+FFFD" if broken.repairable else ""
-    error = BadRecord(location, f"{broken}; repair it, or pass --on-error skip to skip and count such records{replace}")
+    error = _error(location, f"{broken}; repair it, or pass --on-error skip to skip and count such records{replace}")
     if not rules.limited:
         raise error
     found.error = found.error or (at, error)
+
+
+def _error(location: Location, why: str) -> InputError:
+    error = InputError(f"{location}: {why}")
+    error.moved = lambda lines: _error(location.moved(lines), why)
+    return error

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from shardmill.documents.pieces import Position
-from shardmill.documents.records import BadRecord
-from shardmill.errors import ShardmillError
+from shardmill.errors import InputError, ShardmillError
 from shardmill.job import plan
 from shardmill.job.ahead import Ahead, Stored
 from shardmill.job.block import Milled, mill_block
@@ -300,4 +299,4 @@ class _Pipeline:
 
     def _in_file(self, block: Block | None, error: ShardmillError) -> ShardmillError:
         lines = self._lines(block)
-        return error.moved(lines) if lines and isinstance(error, BadRecord) else error
+        return error.moved(lines) if lines and isinstance(error, InputError) and error.moved else error
