@@ -11,8 +11,9 @@ import numpy as np
 
 from shardmill.documents import detect
 from shardmill.documents.native import Hashes
+from shardmill.documents.passages import find_passages
 from shardmill.documents.pieces import Position
-from shardmill.documents.rules import TextRules
+from shardmill.documents.rules import BOM, TextRules
 from shardmill.documents.text import SmallFiles
 from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
@@ -20,12 +21,14 @@ from shardmill.io.reading import Reader, ahead, open_input
 from shardmill.job import plan, split
 from shardmill.job.plan import Block
 from shardmill.job.split import Lowest
+from shardmill.spec import WHOLE_FILE_BYTES
 from shardmill.tokens.strings import Flags
 
 Keys = tuple[Position, int, list[int], int]
 """Where the next keys begin, how many bytes were read, the keys, and how many records there are, bad ones included."""
 
 _WINDOW = 1 << 20
+_SURVEYED = 4 << 20
 
 
 def run(
@@ -44,7 +47,10 @@ def run(
         found = Lowest(records=math.ceil(enough) if counted else 0)
         yield found, 0
     if found.records < enough:
-        for after, size, keys, records in _parse(files, rules, found.position, workers):
+        surveys = plain and _can_survey(files, rules)
+        for after, size, keys, records in (
+            _survey(files, rules, found.position) if surveys else _parse(files, rules, found.position, workers)
+        ):
             found = found.plus(keys, len(keys) if rules.selects else records, after)
             yield found, size
             if found.records >= enough:
@@ -124,6 +130,26 @@ def _windows(reader: Reader) -> Iterator[bytes]:
         at += len(data)
         reader.done_until(at)
         yield data
+
+
+def _can_survey(files: InputFiles, rules: TextRules) -> bool:
+    """Whether plain text is all running text, split by passages: their keys are all that is needed of it."""
+    large = len(files) == 1 or bool((files.sizes > WHOLE_FILE_BYTES).all())
+    return rules.separator is None and rules.passage_bytes is not None and large and rules.wanted is None
+
+
+def _survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Keys]:
+    for number in range(start.file, len(files)):
+        file, base = files[number], files.base(number)
+        with open_input(file) as reader:
+            mark = len(BOM) if reader.read(0, len(BOM)) == BOM else 0
+            done = start.offset if number == start.file else 0
+            at, last = max(done, mark), False
+            while not last and at < (reader.size or 0):
+                _, found = find_passages(reader, base, at, rules, _SURVEYED)
+                at, last = at + found.end, found.last
+                yield Position(file=number, offset=at, begin=mark), at - done, list(found.keys), len(found.keys)
+                done = at
 
 
 def _parse(files: InputFiles, rules: TextRules, start: Position, workers: int) -> Iterator[Keys]:
