@@ -54,8 +54,8 @@ class ValuePart:
     def origins(self, found: Pieces) -> Numbers:
         return np.full(len(found), self.location.record, np.int64)
 
-    def place_of(self, _piece: int, offset: int) -> str:
-        return f"{self.location}, byte {self.inner.offset + offset:,} of its text"
+    def place_of(self, _piece: int, _offset: int) -> Location:
+        return self.location
 
 
 class BytesReader:

@@ -92,8 +92,8 @@ class Records:
         found.val[:] = is_val(rules.keys(found.texts, self.job_offset + found.offsets))
         return found
 
-    def place_of(self, piece: int, offset: int) -> str:
-        return str(self.location(int(self.indexes[piece]), offset))
+    def place_of(self, piece: int, offset: int) -> Location:
+        return self.location(int(self.indexes[piece]), offset)
 
     def origins(self, found: Pieces) -> Numbers:
         if self.first is not None:
@@ -140,8 +140,8 @@ class Counted:
             refuse(found, self.location, rules, broken, records=self.rejected)
         return found
 
-    def place_of(self, _piece: int, _offset: int) -> str:
-        return str(self.location)
+    def place_of(self, _piece: int, _offset: int) -> Location:
+        return self.location
 
     def origins(self, found: Pieces) -> Numbers:
         return np.full(len(found), self.location.record, np.int64)

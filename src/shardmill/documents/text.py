@@ -16,7 +16,6 @@ from shardmill.documents.rules import (
     TextRules,
     weight,
 )
-from shardmill.system.names import show
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
 
@@ -91,8 +90,8 @@ class Text:
             return np.full(len(found), part.begin, np.int64)
         return np.where(found.begins, part.offset + found.offsets, part.begin)
 
-    def place_of(self, _piece: int, offset: int) -> str:
-        return f"{show(self.part.path)} byte {self.part.offset + offset:,}"
+    def place_of(self, _piece: int, offset: int) -> Location:
+        return Location(path=self.part.path, byte=self.part.offset + offset)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,9 +126,8 @@ class SmallFiles:
     def origins(self, found: Pieces) -> Numbers:
         return np.array([self.parts[number].begin for number in found.offsets.tolist()], np.int64)
 
-    def place_of(self, _piece: int, number: int) -> str:
-        part = self.parts[number]
-        return f"{show(part.path)} byte {part.offset:,}"
+    def place_of(self, _piece: int, number: int) -> Location:
+        return Location(path=self.parts[number].path, byte=self.parts[number].offset)
 
 
 def pieces_of(

@@ -26,6 +26,7 @@ STDIN = "-"
 _PIPE_CHUNK = 256 << 10
 _POLL_MILLISECONDS = 200
 _SAMPLE_BYTES = 4 << 10
+_DROPPED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +96,8 @@ class InputReader:
     def __init__(self, path: str, *, drop_behind: bool = False) -> None:
         self.path = path
         self._drop_behind = drop_behind
-        self._dropped = 0
+        self._dropped: int | None = None
+        self._done = 0
         try:
             self._fd = os.open(path, os.O_RDONLY)
         except OSError as e:
@@ -136,11 +138,18 @@ class InputReader:
 
     def done_until(self, offset: int) -> None:
         """Let the kernel drop everything before offset from the page cache."""
-        if self._drop_behind and offset - self._dropped >= 16 << 20:
-            advise(self._fd, self._dropped, offset - self._dropped, "POSIX_FADV_DONTNEED")
-            self._dropped = offset
+        self._dropped, self._done = offset if self._dropped is None else self._dropped, offset
+        if offset - self._dropped >= _DROPPED_BYTES:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Only what was read here: others may be reading what comes before."""
+        if self._drop_behind and self._dropped is not None and self._done > self._dropped:
+            advise(self._fd, self._dropped, self._done - self._dropped, "POSIX_FADV_DONTNEED")
+        self._dropped = self._done
 
     def close(self) -> None:
+        self._drop()
         os.close(self._fd)
 
     def __enter__(self) -> "InputReader":

@@ -116,7 +116,7 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
             break
     pieces = Pieces.joined(found)
     encoded = encoder.encode(pieces.texts, pieces.begins)
-    seconds, where = time.thread_time() - began, lambda number: _location(checked, found, number)
+    seconds, where = time.thread_time() - began, lambda number: _location(block, checked, found, number)
     checked_bytes = job.checker.check(block.index, pieces.texts, pieces.begins, encoded, where, seconds)
     places, files = _places(job, block, checked, found), [part.file for part in block.parts]
 
@@ -258,9 +258,11 @@ def count(pieces: Pieces, input_bytes: int, until: int | None = None) -> Counts:
     return Counts(**{**counts, "input_bytes": input_bytes})
 
 
-def _location(checked: list[Checked], found: list[Pieces], number: int) -> str:
+def _location(block: Block, checked: list[Checked], found: list[Pieces], number: int) -> str:
     for part, pieces in zip(checked, found):
         if number < len(pieces):
-            return part.place_of(number, int(pieces.offsets[number]))
+            place = part.place_of(number, int(pieces.offsets[number]))
+            # The byte tells where it is even if nobody knows how many lines precede the stretch.
+            return str(place if block.lines_before is None else dataclasses.replace(place, line=None))
         number -= len(pieces)
     raise AssertionError("no such piece")

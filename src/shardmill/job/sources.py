@@ -34,7 +34,7 @@ class Checked(Protocol):
     def pieces(self, base: int, rules: TextRules, is_val: Callable[[Hashes], Flags], /) -> Pieces:
         """Asks is_val about the keys of the documents or passages that start in it and will be written."""
 
-    def place_of(self, piece: int, offset: int, /) -> str:
+    def place_of(self, piece: int, offset: int, /) -> Location:
         """The location of a piece, for a message."""
 
     def origins(self, found: Pieces, /) -> Numbers:

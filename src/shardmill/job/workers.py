@@ -88,7 +88,7 @@ class _Open:
         self.lock = threading.Lock()
         self.taken = 0
         self.ended = False
-        """All of it is read: it has this many Blocks."""
+        """All of it is read: it has as many Blocks as were taken."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
