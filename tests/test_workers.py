@@ -5,12 +5,14 @@ import threading
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import InputError, TemporaryError
 from shardmill.job import workers
-from shardmill.job.block import Milled
+from shardmill.job.ahead import Ahead
+from shardmill.job.block import Milled, Run
 from shardmill.job.plan import Block
 from shardmill.record.manifest import Counts
 from shardmill.system import machine
@@ -135,3 +137,28 @@ def test_under_pressure_one_block_at_a_time_is_milled(mill, monkeypatch):
 
     written, error, _ = mill(60, do)
     assert error is None and written == list(range(60)) and set(at_once[20:]) == {1}
+
+
+def test_what_waits_is_bounded_in_memory_and_on_disk(tmp_path):
+    def milled(**more):
+        run = Run(
+            val=False,
+            tokens=np.zeros(500, np.uint16),
+            ends=np.zeros(0, np.int64),
+            places=np.zeros((0, 2), np.uint64),
+            text_bytes=1,
+        )
+        return Milled(index=0, runs=[run], counts=Counts(), checked_bytes=0, after=BEGINNING, **more)
+
+    ahead = Ahead(str(tmp_path), 1500, 2000)
+    first, second = ahead.put(1, milled()), ahead.put(1, milled())
+    assert isinstance(first, Milled) and not isinstance(second, Milled) and not ahead.full
+    ahead.put(2, milled())
+    assert ahead.full, "the disk is"
+    assert ahead.take(second).nbytes == 1000 and not list(tmp_path.iterdir())
+    ahead.done(1)
+    ahead.done(2)
+    assert not ahead.full
+    ahead.put(3, milled(settle=lambda _: milled()))
+    assert ahead.full, "what must stay in memory takes more than there is"
+    ahead.close()

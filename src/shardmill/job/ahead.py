@@ -38,7 +38,7 @@ class Ahead:
     @property
     def full(self) -> bool:
         # What depends on the Block before it cannot go to disk, and may take more memory than there is for all.
-        return self._in_memory > self._memory or (self._in_memory == self._memory and self._on_disk >= self._disk)
+        return self._in_memory > self._memory or self._on_disk >= self._disk
 
     def has_room(self, milled: Milled) -> bool:
         """Whether there is room for it in memory."""
