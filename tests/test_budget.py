@@ -11,7 +11,7 @@ from shardmill.job import budget
 from shardmill.job.budget import Footprint, fit
 from shardmill.system.machine import MIB
 
-GPT2 = Footprint(base=133 * MIB, loading=20 * MIB, reference=36 * MIB, block_byte=36, max_run=512 << 10)
+GPT2 = Footprint(base=133 * MIB, loading=20 * MIB, reference=36 * MIB, max_run=512 << 10)
 BLOCK = 1 * MIB
 PLENTY = 64 << 30
 
@@ -20,7 +20,8 @@ footprints = st.builds(
     base=st.integers(10 * MIB, 400 * MIB),
     loading=st.integers(0, 200 * MIB),
     reference=st.integers(0, 300 * MIB),
-    block_byte=st.integers(1, 100),
+    by_reference=st.booleans(),
+    replaces=st.booleans(),
     max_run=st.integers(1, 2 * MIB),
 )
 
@@ -58,8 +59,8 @@ def test_what_is_promised_fits_into_the_budget(max_memory, workers, footprint):
     except UsageError:
         return
     assert 1 <= found.workers <= workers
-    blocks = footprint.block_byte * max(found.block_bytes, footprint.max_run)
-    # The reference, loaded and on its longest span, and every worker with its blocks.
+    # The reference, loaded and on its longest span, and every worker with its text, ids and tokens, of 4 bytes each.
+    blocks = 10 * max(found.block_bytes, footprint.max_run) * (3 if footprint.replaces else 1)
     assert footprint.base + footprint.loading + footprint.reference + found.workers * blocks <= max_memory
 
 
@@ -71,4 +72,4 @@ def test_less_memory_means_fewer_workers_never_more(workers, footprint):
 
 
 def test_replacing_bad_bytes_reserves_for_what_they_become():
-    assert len("\ufffd".encode()) == budget.REPLACED_FACTOR
+    assert len("\ufffd".encode()) == budget._REPLACED_FACTOR

@@ -62,7 +62,7 @@ def test_a_default_never_refuses_itself(tmp_path, tokenizer, memory, workers):
 
 
 def test_the_memory_that_the_note_names_is_enough_for_all_workers():
-    footprint = budget.Footprint(base=165 * MIB, reference=36 * MIB, block_byte=36, max_run=512 << 10)
+    footprint = budget.Footprint(base=165 * MIB, reference=36 * MIB, max_run=512 << 10)
     note = budget.fit(400 * MIB, 8, MIB, footprint).note
     enough = int(note.rsplit("--max-memory ", 1)[1].removesuffix("MiB"))
     assert budget.fit(enough * MIB, 8, MIB, footprint).workers == 8

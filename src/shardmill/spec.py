@@ -39,7 +39,7 @@ TargetFormat = Literal[OutputFormat, "parquet"]
 # run costs tiktoken up to 68 times its size, tokenizers up to 211 times, and o200k's pattern fails in tiktoken
 # on a million spaces.
 MAX_RUN_BYTES = 512 << 10
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 4 << 20
 # Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
 # smaller ones, down to 16 KiB, so that a tenth of a small file is still several of them.
 PASSAGE_BYTES = 64 << 10
@@ -196,8 +196,8 @@ class Limits:
     """Where files bound for an object store grow, each job in a folder of its own. None: in the cache."""
     max_staging: int | None = None
     """The most bytes that may wait there. None: half of the free space, at most 32 GiB of shards."""
-    block_bytes: int = BLOCK_BYTES
-    """How much text a worker takes at a time; less where memory is short."""
+    block_bytes: int | None = None
+    """How much text a worker takes at a time; None: more for many workers, less where memory is short."""
     cache: str | None = None
     checkpoint_seconds: float = 1.0
     """How much work a kill can cost, in seconds and in bytes of input."""
@@ -216,6 +216,12 @@ class Limits:
 
     def resolved_workers(self) -> int:
         return self.workers or machine.cores()
+
+    def resolved_block_bytes(self, total_bytes: int) -> int:
+        """The more workers, the more text they take at a time, so that they meet less often; if there is enough of it."""
+        workers = self.resolved_workers()
+        most = min(MOST_BLOCK_BYTES, total_bytes // (8 * workers) if total_bytes else MOST_BLOCK_BYTES)
+        return self.block_bytes or max(BLOCK_BYTES, min(most, workers * BLOCK_BYTES // 4))
 
     def most_memory(self) -> int:
         """What the budget may grow to when the inputs need it."""

@@ -1,6 +1,6 @@
 """What is asked of many documents at once, in C while other threads run; its source is in native/."""
 
-from ctypes import CDLL, c_char_p, c_int64, c_uint64, c_void_p
+from ctypes import CDLL, byref, c_char_p, c_int64, c_uint8, c_uint64, c_void_p
 from functools import lru_cache
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from shardmill.system import compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-_VERSION = 5
+_VERSION = 6
 # The reach of a passage is at least this, and so many times the reach tell whether there is a border.
 LEAST_REACH = 32
 CONTEXT = 8
@@ -41,8 +41,8 @@ def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...]) -> tuple[Stri
     return Strings(pointers, sizes, (out,)), unusual
 
 
-def is_utf8(data: bytes) -> bool:
-    return bool(_library().texts_are_utf8(data, len(data)))
+def is_utf8(data: bytes | memoryview) -> bool:
+    return bool(_library().texts_are_utf8(np.frombuffer(data, np.uint8).ctypes.data, len(data)))
 
 
 def invalid(texts: Strings) -> Flags:
@@ -69,6 +69,16 @@ def separators(data: Bytes, separator: bytes, most: int) -> Numbers:
     return found[
         : _library().texts_separators(data.ctypes.data, len(data), separator, len(separator), found.ctypes.data, most)
     ]
+
+
+def whole_lines(data: bytes, newline: bytes, most: int, *, ends: bool) -> tuple[int, int]:
+    r"""Where the last of the whole lines ends, and how many there are, at most so many; ends: the last need not end.
+
+    >>> whole_lines(b"one\ntwo\nthr", b"\n", 9, ends=False), whole_lines(b"one\ntwo\nthr", b"\n", 9, ends=True)
+    ((8, 2), (11, 3))
+    """
+    count = c_int64()
+    return _library().texts_lines(data, len(data), newline[0], most, ends, byref(count)), count.value
 
 
 def plain_ends(data: Bytes, most: int) -> Numbers:
@@ -105,10 +115,11 @@ def _library() -> CDLL:
     field, made = (c_char_p, c_void_p, c_int64), (c_void_p, c_void_p, c_void_p, c_void_p)
     compiled.declare(library, "lines_texts", c_int64, c_void_p, c_int64, *field, c_int64, *made)
     texts = c_void_p, c_void_p, c_int64
-    compiled.declare(library, "texts_are_utf8", c_int64, c_char_p, c_int64)
+    compiled.declare(library, "texts_are_utf8", c_int64, c_void_p, c_int64)
     compiled.declare(library, "texts_invalid", c_int64, *texts, c_void_p)
     compiled.declare(library, "texts_hashes", None, *texts, c_int64, c_uint64, c_void_p)
     compiled.declare(library, "texts_separators", c_int64, c_void_p, c_int64, c_char_p, c_int64, c_void_p, c_int64)
+    compiled.declare(library, "texts_lines", c_int64, c_char_p, c_int64, c_uint8, c_int64, c_int64, c_void_p)
     compiled.declare(library, "texts_plain", c_int64, c_void_p, c_int64, c_void_p, c_int64)
     compiled.declare(library, "passages_borders", c_int64, c_void_p, *[c_int64] * 7, c_void_p, c_int64)
     return library

@@ -10,6 +10,7 @@ from shardmill.documents import native
 from shardmill.documents.rules import PASSAGE_HEAD, Passages, TextRules, growing
 from shardmill.io.reading import Reader
 from shardmill.tokens.cuts import CONTEXT_BYTES, Cuts
+from shardmill.tokens.strings import Flags, Numbers, Strings
 
 # The rules for cuts look back two characters.
 BEFORE_BYTES = 8
@@ -30,51 +31,45 @@ def find_passages(
         until = len(data) if at_end else here + limit + 1
         if last is not None:
             until = min(until, last - low + 1)
-        borders = _borders(data, low, base, (here + 1, until), rules, at_end=at_end)
-        if borders or at_end:
+        borders, forced = _borders(data, low, base, (here + 1, until), rules, at_end=at_end)
+        if len(borders) or at_end:
             break
     at_end &= last is None
-    borders = _not_too_far_apart(data, here, borders, rules, at_end=at_end)
-    starts = [here, *(end for end, _ in borders[:-1])]
-    ends = [end for end, _ in borders]
-    keys = [rules.key(data[a : min(b, a + PASSAGE_HEAD)], base + low + a) for a, b in zip(starts, ends)]
-    end, forced = borders[-1] if borders else (here, False)
+    bounds, by_force = _not_too_far_apart(data, here, borders, forced, rules.max_run_bytes, at_end=at_end)
+    texts, end = Strings.within(np.frombuffer(data, np.uint8), bounds[:-1], bounds[1:]), int(bounds[-1])
     return memoryview(data)[here:end], Passages(
-        starts=tuple(start - here for start in starts[: len(ends)]),
-        keys=tuple(keys),
-        end=end - here,
-        forced=forced,
+        bounds=bounds - here,
+        keys=rules.keys(texts, base + low + bounds[:-1], PASSAGE_HEAD),
+        forced=by_force,
         last=at_end and end == len(data),
     )
 
 
 def _not_too_far_apart(
-    data: bytes, here: int, borders: list[Border], rules: TextRules, *, at_end: bool
-) -> list[Border]:
-    """The borders up to the first that is forced, or that must be: max_run_bytes behind the one before it."""
-    found, last = [], here
-    for border, forced in [*borders, (len(data), False)] if at_end else borders:
-        if border - last > rules.max_run_bytes:
-            break
-        if border > last:
-            found.append((border, forced))
-        last = border
-        if forced:
-            return found
-    else:
-        if found or at_end:
-            return found
-    return [*found, (character_boundary(data, last + rules.max_run_bytes), True)]
+    data: bytes, here: int, borders: Numbers, forced: Flags, max_run_bytes: int, *, at_end: bool
+) -> tuple[Numbers, bool]:
+    """From here on, the borders up to the first that is forced, or that must be: max_run_bytes behind the one before it.
+    And whether the last is forced."""
+    bounds = np.concatenate(([here], borders, [len(data)] if at_end and len(data) > max([here, *borders[-1:]]) else []))
+    bounds = bounds.astype(np.int64)
+    far = np.flatnonzero(np.diff(bounds) > max_run_bytes)
+    if len(far):
+        bounds = bounds[: far[0] + 1]
+    if forced[: len(bounds) - 1].any():
+        return bounds[: int(forced.argmax()) + 2], True
+    if not len(far) and (len(bounds) > 1 or at_end):
+        return bounds, False
+    return np.append(bounds, character_boundary(data, int(bounds[-1]) + max_run_bytes)), True
 
 
 def first_border(reader: Reader, base: int, at: int, rules: TextRules) -> int | None:
     """The first border at or after this byte; None: none nearby."""
     for limit in growing(4 * _reach(rules), rules.max_run_bytes):
         data, low, at_end = _around(reader, at, limit, rules)
-        borders = _borders(data, low, base, (at - low, at - low + limit), rules, at_end=at_end)
-        if borders or at_end:
+        borders, _ = _borders(data, low, base, (at - low, at - low + limit), rules, at_end=at_end)
+        if len(borders) or at_end:
             break
-    return low + borders[0][0] if borders else None
+    return low + int(borders[0]) if len(borders) else None
 
 
 def context_bytes(rules: TextRules) -> int:
@@ -99,22 +94,24 @@ def _around(reader: Reader, at: int, limit: int, rules: TextRules) -> tuple[byte
 
 def _borders(
     data: bytes, low: int, base: int, span: tuple[int, int], rules: TextRules, *, at_end: bool
-) -> list[Border]:
-    """All borders in a span of data, which begins at byte `low` of the file, at exact cuts where there are any."""
+) -> tuple[Numbers, Flags]:
+    """All borders in a span of data, which begins at byte `low` of the file, at exact cuts where there are any; and
+    which of them are cut by force."""
     begin, until = span
     reach = _reach(rules)
     # A border is moved to the next cut.
     span = max(0, begin - reach // 2), until
     text = np.frombuffer(data, np.uint8)
-    places = native.passage_borders(text, low, reach, span, begins=low == 0, ends=at_end).tolist()
-    forced = rules.cuts.family == "unknown"
-    cuts = _BY_FORCE if forced else rules.cuts
-    found = [
-        (cut, forced) for at in places if (cut := cuts.at_or_after(data, at, reach // 2, at_end=at_end)) is not None
-    ]
+    places = native.passage_borders(text, low, reach, span, begins=low == 0, ends=at_end)
+    unknown = rules.cuts.family == "unknown"
+    found = (_BY_FORCE if unknown else rules.cuts).at_or_after_each(data, places, reach // 2, at_end=at_end)
+    forced = np.full(len(found), unknown)
     if rules.border is not None:
-        found = sorted({*found, *_border_of_split(data, rules.border - base - low, rules, at_end=at_end)})
-    return [(cut, forced) for cut, forced in found if begin <= cut < until]
+        for cut, by_force in _border_of_split(data, rules.border - base - low, rules, at_end=at_end):
+            found, forced = np.append(cut, found), np.append(by_force and (unknown or cut not in found), forced)
+    found, first = np.unique(found, return_index=True)
+    inside = (found >= begin) & (found < until)
+    return found[inside], forced[first][inside]
 
 
 def _border_of_split(data: bytes, at: int, rules: TextRules, *, at_end: bool) -> list[Border]:

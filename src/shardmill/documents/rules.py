@@ -47,12 +47,12 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passages:
-    """The passages in a span of text: where each begins, its key, and where the last ends."""
+    """The passages in a span of text: where each begins, and where the last ends; and the key of each."""
 
-    starts: tuple[int, ...]
-    keys: tuple[int, ...]
-    end: int
+    bounds: Numbers
+    keys: Hashes
     forced: bool
+    """The cut at its end had to be forced."""
     last: bool
     """Nothing follows in the file."""
 
@@ -94,11 +94,11 @@ class TextRules:
         """What decides the split of a document or passage: its beginning, or its byte offset in the whole input."""
         return offset if self.seed is None else content_key(head, self.seed)
 
-    def keys(self, documents: Strings, offsets: Numbers) -> Hashes:
-        """The keys of many documents."""
+    def keys(self, texts: Strings, offsets: Numbers, most: int = DOCUMENT_HEAD) -> Hashes:
+        """The keys of many documents, or of passages, by so many of their first bytes."""
         if self.seed is None:
             return offsets.astype(np.uint64)
-        return native.hashes(documents, DOCUMENT_HEAD, self.seed & _ALL)
+        return native.hashes(texts, most, self.seed & _ALL)
 
     @property
     def selects(self) -> bool:

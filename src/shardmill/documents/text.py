@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from shardmill.documents.rules import (
 )
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
+NO_KEYS = np.empty(0, np.uint64)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextPart:
@@ -27,12 +29,12 @@ class TextPart:
     offset: int
     begin: int
     """Where the document that the first piece belongs to begins in the file."""
-    data: bytes
+    data: bytes | memoryview
     documents: int = 1
     """How many end in it."""
-    starts: tuple[int, ...] = ()
-    """Where passages begin in data; empty when documents are split whole."""
-    keys: tuple[int, ...] = ()
+    starts: Numbers | None = None
+    """Where passages begin in data; None when documents are split whole."""
+    keys: Hashes = field(default_factory=lambda: NO_KEYS)
     """The key of each passage, or the one key of the document that begins here and stays open."""
     open: bool
     forced: bool = False
@@ -50,7 +52,7 @@ class TextPart:
     @property
     def is_whole(self) -> bool:
         """It is made of whole documents."""
-        return not (self.starts or self.open or self.dropped or self.continues)
+        return self.starts is None and not (self.open or self.dropped or self.continues)
 
     @property
     def size(self) -> int:
@@ -65,7 +67,7 @@ class TextPart:
     def checked(self, rules: TextRules) -> "Text":
         invalid = not rules.judging and not utf8.is_valid(self.data)
         if invalid and rules.on_error == "stop" and not rules.limited and rules.wanted is None:
-            raise utf8.refusal(self.path, self.offset, self.data)
+            raise utf8.refusal(self.path, self.offset, bytes(self.data))
         return Text(part=self, invalid=invalid)
 
 
@@ -86,7 +88,7 @@ class Text:
 
     def origins(self, found: Pieces) -> Numbers:
         part = self.part
-        if part.starts:  # passages of one document
+        if part.starts is not None:  # passages of one document
             return np.full(len(found), part.begin, np.int64)
         return np.where(found.begins, part.offset + found.offsets, part.begin)
 
@@ -107,7 +109,7 @@ class SmallFiles:
         if len(parts) < 2 or rules.separator is not None or rules.limited or rules.seed is None:
             return None
         found = tuple(part for part in parts if isinstance(part, TextPart) and part.is_whole)
-        texts = Strings.of([part.data for part in found])
+        texts = Strings.of([bytes(part.data) for part in found])
         if len(found) < len(parts) or native.invalid(texts).any():
             return None
         return SmallFiles(parts=found, texts=texts)
@@ -135,13 +137,13 @@ def pieces_of(
 ) -> Pieces:
     """The documents of one Part, or its passages, joined with neighbours of the same split."""
     suspect = invalid and rules.on_error == "skip"
-    if part.starts:
+    if part.starts is not None:
         found = _pieces_of_passages(part, rules, is_val, suspect=suspect)
     else:
         found = _pieces_of_documents(part, rules, suspect=suspect)
         begun = slice(0 if part.is_whole or found.begins.all() else 1, None)
         offsets = base + part.offset + found.offsets[begun]
-        keys = np.array(part.keys, np.uint64)[begun] if part.open else rules.keys(found.texts.take(begun), offsets)
+        keys = part.keys[begun] if part.open else rules.keys(found.texts.take(begun), offsets)
         found.val[begun] = is_val(keys[: len(offsets)])
     if part.boms:
         found.count("byte_order_marks")
@@ -153,8 +155,9 @@ def pieces_of(
 def _pieces_of_passages(
     part: TextPart, rules: TextRules, is_val: Callable[[Hashes], Flags], *, suspect: bool
 ) -> Pieces:
-    data, keys = np.frombuffer(part.data, np.uint8), np.array(part.keys, np.uint64)
-    bounds = np.array((*part.starts, len(data)), np.int64)
+    assert part.starts is not None
+    data, keys = np.frombuffer(part.data, np.uint8), part.keys
+    bounds = np.append(part.starts, len(data))
     wanted = np.ones(len(keys), np.bool_)
     if rules.wanted is not None:
         wanted = rules.wanted.of(Strings.within(data, bounds[:-1], bounds[1:]), PASSAGE_HEAD)
@@ -211,9 +214,10 @@ def _pieces_of_documents(part: TextPart, rules: TextRules, *, suspect: bool) -> 
 
 def _documents(part: TextPart, separator: bytes | None) -> tuple[Strings, Numbers]:
     """The documents of a Part and where each begins; after the last separator there is one only if there is text."""
-    if separator is None or part.open:
-        return Strings.of([part.data]), np.zeros(1, np.int64)
     data = np.frombuffer(part.data, np.uint8)
+    if separator is None or part.open:
+        none = np.zeros(1, np.int64)
+        return Strings.within(data, none, none + len(data)), none
     found = native.separators(data, separator, part.documents + 1)
     assert len(found) <= part.documents
     starts, ends = np.append(0, found + len(separator)), np.append(found, len(data))

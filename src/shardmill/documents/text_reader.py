@@ -26,19 +26,15 @@ from shardmill.documents.rules import (
     BOM,
     DOCUMENT_HEAD,
     MAX_RECORDS,
-    Passages,
     TextRules,
     block_bytes,
     growing,
 )
-from shardmill.documents.text import TextPart
+from shardmill.documents.text import NO_KEYS, TextPart
 from shardmill.errors import InputError
-from shardmill.io.reading import InputReader, Reader, Until
+from shardmill.io.reading import Reader, Until
 from shardmill.system.names import show
 from shardmill.tokens.cuts import CONTEXT_BYTES
-
-# What tells where passages begin is read again with each window: the longer, the less.
-_WINDOW_BLOCKS = 4
 
 
 def read_parts(
@@ -129,7 +125,7 @@ def _read_documents(
         data, ended, forced = _next_span(reader, at, before, rules, block_bytes(start.file, at, rules), end)
         if not data:
             return
-        keys: tuple[int, ...] = ()
+        keys = NO_KEYS
         if not ended and at == begin:
             head = _head(reader, at, separator)
             dropped = rules.wanted is not None and not rules.wanted(head)
@@ -141,7 +137,7 @@ def _read_documents(
                     yield Counted(file=start.file, after=after, location=location, complaint=complaint)
                     at = begin = following
                     continue
-            keys = (rules.key(head, base + at),)
+            keys = np.array([rules.key(head, base + at)], np.uint64)
         part = TextPart(
             file=start.file,
             offset=at,
@@ -208,38 +204,22 @@ def _read_passages(
     at, last = start.offset, False
     while not last and (until is None or at < until.offset):
         size = block_bytes(start.file, at, rules)
-        about = size if size < rules.block_bytes else _WINDOW_BLOCKS * size
-        data, found = find_passages(reader, base, at, rules, about, None if until is None else until.offset)
-        if not found.starts:
+        data, found = find_passages(reader, base, at, rules, size, None if until is None else until.offset)
+        if not len(found.keys):
             return
-        for first, after in _groups(found, size):
-            begin, end = found.starts[first], found.starts[after] if after < len(found.starts) else found.end
-            last = found.last and end == found.end
-            yield TextPart(
-                file=start.file,
-                offset=at + begin,
-                begin=start.begin,
-                # Reading it again leaves the GIL to others, which a copy does not.
-                data=reader.read(at + begin, end - begin)
-                if isinstance(reader, InputReader)
-                else bytes(data[begin:end]),
-                starts=tuple(start - begin for start in found.starts[first:after]),
-                keys=found.keys[first:after],
-                open=not last,
-                forced=found.forced and end == found.end,
-                path=reader.path,
-            )
-        at += found.end
-
-
-def _groups(found: Passages, size: int) -> Iterator[tuple[int, int]]:
-    """Consecutive passages that together are about so long: the number of the first, and the one after the last."""
-    ends = [*found.starts[1:], found.end]
-    first = 0
-    for number in range(len(ends)):
-        if number + 1 == len(ends) or ends[number + 1] - found.starts[first] > size:
-            yield first, number + 1
-            first = number + 1
+        last = found.last
+        yield TextPart(
+            file=start.file,
+            offset=at,
+            begin=start.begin,
+            data=data,
+            starts=found.bounds[:-1],
+            keys=found.keys,
+            open=not last,
+            forced=found.forced,
+            path=reader.path,
+        )
+        at += len(data)
 
 
 def _documents_end(data: native.Bytes, separator: bytes) -> tuple[int, int]:

@@ -12,7 +12,7 @@ _WINDOW = 256 << 10
 _REPLACEMENT = "\ufffd".encode()
 
 
-def is_valid(data: bytes) -> bool:
+def is_valid(data: bytes | memoryview) -> bool:
     """Whether all of data is UTF-8."""
     return native.is_utf8(data)
 

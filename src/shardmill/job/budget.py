@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from shardmill.errors import UsageError
 from shardmill.system.machine import MIB
 
-# For each byte of the block that a worker encodes: the text and a copy, the fast engine's ids twice (4 bytes a token,
-# at worst a token a byte), and the ids as written. Measured on 1 MiB without a cut: 29. The native engine takes less:
-# 2 bytes an id, and 17 for each byte of an endless word. And 6 for each byte of a block that waits, as text or as ids.
-PER_BLOCK_BYTE = 30 + 6
+# For each byte of the block that a worker encodes: what was read, the text in it, its normal form, ids and tokens of 4
+# bytes each, at worst one for each byte. And 3 for what waits for its turn to be written.
+_PER_BLOCK_BYTE = 14 + 3
+_AHEAD_FACTOR = 3
+# For each byte of a run without a cut: the native engine takes 17, and the reference 30.
+_PER_RUN_BYTE = 30
+# The reference takes as much for each byte of a block, since no more of it than that need be without a cut.
+_PER_BYTE_OF_REFERENCE = 30 + _AHEAD_FACTOR
 # With --on-error replace, each byte that is not UTF-8 may become the three bytes of U+FFFD.
-_AHEAD_FACTOR = 6
-REPLACED_FACTOR = 3
+_REPLACED_FACTOR = 3
 # The reference on one span of max_run bytes without a cut; measured: 68 and 211 times its size.
 REFERENCE_FACTOR = {"tiktoken": 72, "huggingface": 215}
 # A page of Parquet is in memory compressed, decompressed and as an array; a batch twice; look-ahead in a compressed
@@ -60,8 +63,10 @@ class Footprint:
     """Reserve for what one thread reads: pages, batches and records, and the window of the decompressor."""
     files: int = 0
     """The list of the inputs."""
-    block_byte: int
-    """Reserve for each byte of a worker's two blocks: the one it encodes, and one that waits."""
+    by_reference: bool = False
+    """The reference encodes everything."""
+    replaces: bool = False
+    """What is not UTF-8 is replaced."""
     max_run: int
     """A block without a cut grows to this length, where it is cut by force."""
 
@@ -75,9 +80,10 @@ def default(workers: int, block_bytes: int, footprint: Footprint, machine_memory
 
 
 def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -> Budget:
-    """As many of the workers as fit, with blocks of this size if those fit too, otherwise no longer than max_run."""
+    """As many of the workers as fit, with blocks of this size if those fit too, otherwise smaller ones."""
+    smallest = min(block_bytes, footprint.max_run)
     for count in range(workers, 0, -1):
-        for block in (block_bytes, min(block_bytes, footprint.max_run)):
+        for block in (block_bytes, max(block_bytes // 4, smallest), smallest):
             if max_memory >= _needed(count, block, footprint) + count * _LEAST_FREE:
                 return Budget(
                     max_memory=max_memory,
@@ -114,6 +120,8 @@ def _mib(size: int) -> str:
 
 
 def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:
-    for_each = footprint.block_byte * max(block_bytes, footprint.max_run)
+    block, run = max(block_bytes, footprint.max_run), footprint.max_run
+    for_each = _PER_BYTE_OF_REFERENCE * block if footprint.by_reference else _PER_BLOCK_BYTE * block + _PER_RUN_BYTE * run
+    for_each *= _REPLACED_FACTOR if footprint.replaces else 1
     fixed = footprint.base + footprint.loading + footprint.files + footprint.reference + footprint.reading
     return fixed + _SLACK + workers * for_each

@@ -146,9 +146,9 @@ def _survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Ke
             done = start.offset if number == start.file else 0
             at, last = max(done, mark), False
             while not last and at < (reader.size or 0):
-                _, found = find_passages(reader, base, at, rules, _SURVEYED)
-                at, last = at + found.end, found.last
-                yield Position(file=number, offset=at, begin=mark), at - done, list(found.keys), len(found.keys)
+                data, found = find_passages(reader, base, at, rules, _SURVEYED)
+                at, last = at + len(data), found.last
+                yield Position(file=number, offset=at, begin=mark), at - done, found.keys.tolist(), len(found.keys)
                 done = at
 
 

@@ -134,7 +134,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         border=_border(mode, fraction, files, probe) if fraction else None,
         exact_border=mode == "nanogpt",
         max_run_bytes=spec.max_run_bytes,
-        block_bytes=limits.block_bytes,
+        block_bytes=limits.resolved_block_bytes(total),
         on_error=spec.on_error,
         wanted=split.sampler(spec.sample, spec.seed),
         where=condition,
@@ -229,7 +229,7 @@ def _fit_budget(spec: Spec, engines: Engines, limits: Limits, probe: sources.Pro
             fitted = _fitted(spec, engines, limits, probe, files, tokenizer.memory)
         if fitted is not None and (fitted.workers, fitted.block_bytes) == (
             limits.resolved_workers(),
-            limits.block_bytes,
+            limits.resolved_block_bytes(files.total_bytes),
         ):
             return fitted
     reference.encode(b"warm")
@@ -248,10 +248,12 @@ def _fitted(
         files=files.nbytes,
         reference=budget.REFERENCE_FACTOR[engines.tokenizer.kind] * spec.max_run_bytes,
         reading=probe.window + budget.COPIES_HELD * probe.held,
-        block_byte=budget.PER_BLOCK_BYTE * (budget.REPLACED_FACTOR if spec.on_error == "replace" else 1),
+        by_reference=engines.ours is None,
+        replaces=spec.on_error == "replace",
         max_run=spec.max_run_bytes,
     )
     workers, max_memory = limits.resolved_workers(), limits.max_memory
+    block_bytes = limits.resolved_block_bytes(files.total_bytes)
     if max_memory is None:
-        max_memory = budget.default(workers, limits.block_bytes, footprint, machine.memory())
-    return budget.fit(max_memory, workers, limits.block_bytes, footprint)
+        max_memory = budget.default(workers, block_bytes, footprint, machine.memory())
+    return budget.fit(max_memory, workers, block_bytes, footprint)

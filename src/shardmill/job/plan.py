@@ -22,9 +22,10 @@ from shardmill.spec import WHOLE_FILE_BYTES
 from shardmill.system.names import show
 
 _MAX_PARTS = 4096
-# How many Blocks a stretch has. Opening a file and finding a place to start takes a fraction of a millisecond, and milling
-# a Block 2 ms; on a network, a request takes as long as many Blocks.
+# How many Blocks a stretch has, and bytes at most. Opening a file and finding a place to start takes a fraction of a
+# millisecond, and milling a MiB 2 ms; on a network, a request takes as long as many Blocks.
 _BLOCKS, _REMOTE_BLOCKS = 16, 64
+_MOST_BYTES = 16 << 20
 # Formats in which a file is read from its beginning only.
 _WHOLE = (".csv", ".tsv", ".warc", ".wet", ".arrow", ".feather")
 
@@ -67,7 +68,8 @@ class Block:
 
 def stretches(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Stretch]:
     """All of the inputs from start on, in order. A few numbers describe each, and any process can mill it."""
-    step = _BLOCKS * rules.block_bytes if not files.special else _REMOTE_BLOCKS * rules.block_bytes
+    blocks, most = (_REMOTE_BLOCKS, 4 * _MOST_BYTES) if files.special else (_BLOCKS, _MOST_BYTES)
+    step = max(rules.block_bytes, min(blocks * rules.block_bytes, most))
     if start.file >= len(files):
         return
     at, number = files.base(start.file) + start.spent, 0

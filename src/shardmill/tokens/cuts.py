@@ -40,6 +40,7 @@ sentencepiece: only its own rule holds. unknown: no cut is known to be exact."""
 CONTEXT_BYTES = 1 << 10
 
 Flags = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
 
 # Whitespace for any engine: the Unicode property White_Space, and what some engines add to it.
 _WHITESPACE = frozenset(
@@ -112,6 +113,23 @@ class Cuts:
             return at
         return self.first_anywhere(data, at, min(at + limit, len(data) - (0 if at_end else CONTEXT_BYTES)))
 
+    def at_or_after_each(self, data: bytes, places: Numbers, limit: int, *, at_end: bool = False) -> Numbers:
+        """The same for each of many places; without those behind which there is none."""
+        raw = np.frombuffer(data, np.uint8)
+        inside = places[(places > 1) & (places < len(data) - 1)]
+        two_before, before, here, after = raw[inside - 2], raw[inside - 1], raw[inside], raw[inside + 1]
+        if self.family == "sentencepiece":
+            exact = ((here == 0x20) | (before == 0x0A)) & self._are_apart(data, inside)
+        else:
+            exact = (here == 0x20) & _is_plain(before) & _is_plain(after)
+            exact |= (before == 0x0A) & _is_plain(two_before) & _is_plain(here) & (here != 0x2F)
+        found = inside[exact] if self.family != "unknown" else inside[:0]
+        if len(found) == len(places):
+            return found
+        others = np.setdiff1d(places, found, assume_unique=True).tolist()
+        cuts = (self.at_or_after(data, at, limit, at_end=at_end) for at in others)
+        return np.array([*found.tolist(), *(cut for cut in cuts if cut is not None)], np.int64)
+
     def first_anywhere(self, data: bytes, low: int, high: int) -> int | None:
         """The first exact cut in low ≤ cut < high, in text that may start in the middle of a word, and may end in one."""
         if self.family == "unknown":
@@ -162,6 +180,12 @@ class Cuts:
     def _is_apart(self, data: bytes, at: int) -> bool:
         """Whether `at` is a cut by the rule of SentencePiece."""
         return 0 < at < len(data) and len(self._apart(data, at, at + 1)) == 1
+
+    def _are_apart(self, data: bytes, places: Numbers) -> Flags:
+        """Which of many places are; each is more than 3 bytes from the ends, or as far as no character reaches."""
+        around = [data[max(0, at - 4) : at + 4] for at in places.tolist()]
+        starts = np.cumsum([0, *(len(each) + 1 for each in around)])[:-1]
+        return np.isin(starts + np.minimum(places, 4), self._apart(b"\n".join(around), 1, sum(map(len, around)) * 2))
 
     def _apart(self, data: bytes, low: int, high: int) -> npt.NDArray[np.int64]:
         """All cuts in [low, high) by the rule of SentencePiece; none beside what is not UTF-8."""
@@ -216,6 +240,10 @@ class Cuts:
             exact |= letter[1:-2] & (here == _SYMBOL) & (point != 0x27)
             exact |= unmergeable & (word & letter[:-3] | symbol[1:-2] & symbol[2:-1] & symbol[3:])
         return np.asarray(places[exact & (places >= low) & (places < high)], np.int64)
+
+
+def _is_plain(characters: npt.NDArray[np.uint8]) -> Flags:
+    return (characters > 0x20) & (characters < 0x7F)
 
 
 def _are_among(values: Pairs, of: npt.NDArray[Any]) -> Flags:

@@ -99,6 +99,22 @@ int64_t texts_separators(const u8 *data, int64_t size, const u8 *separator, int6
     return count;
 }
 
+/* Where the last line ends of those that end here, of at most so many, and how many they are; where `all`, what follows
+ * the last end of a line is a line, too. */
+int64_t texts_lines(const u8 *data, int64_t size, u8 newline, int64_t most, int64_t all, int64_t *count)
+{
+    const u8 *p = data, *end = data + size, *last = data;
+    *count = 0;
+    while (*count < most && (p = memchr(p, newline, (size_t)(end - p)))) {
+        last = ++p;
+        ++*count;
+    }
+    if (!all || *count == most || last == end)
+        return last - data;
+    ++*count;
+    return size;
+}
+
 /* Values that stand each behind its length of four bytes, as in Parquet's PLAIN pages: where they end, as far as they
  * end before `size`; at most so many. How many there are. */
 int64_t texts_plain(const u8 *data, int64_t size, int64_t *ends, int64_t most)
