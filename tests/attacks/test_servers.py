@@ -1,5 +1,6 @@
 """Hostile web servers: whatever they answer, a job ends within time and memory, with a message in words."""
 
+import gc
 import gzip
 import itertools
 import os
@@ -162,7 +163,7 @@ HOSTILE = {
         "too many redirects|no complete response",
     ),
     "a redirect that carries a bomb": (
-        lambda *_: [head("302 Found", Location="/a.txt", Content_Encoding="gzip", Content_Length=len(BOMB)), BOMB],
+        lambda *_: [head("302 Found", Location="/a.txt", Content_Encoding="gzip", Connection="close"), BOMB],
         InputError,
         "too many redirects",
     ),
@@ -255,10 +256,10 @@ HOSTILE = {
 }
 
 
-# A request that never ends is left alone, with its socket.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("answer", "error", "words"), HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_answer_ends_within_time_and_in_words(answer, error, words):
+def test_a_hostile_answer_ends_within_time_and_in_words(answer, error, words, monkeypatch):
+    if words == "too many redirects":
+        monkeypatch.setattr(http, "HEADER_SECONDS", SECONDS)  # for thirty of them, on a busy machine
     with Raw(answer) as server:
         began = time.monotonic()
         with pytest.raises(error, match=words) as caught:
@@ -267,6 +268,8 @@ def test_a_hostile_answer_ends_within_time_and_in_words(answer, error, words):
         assert server.sent < MOST_SENT
     assert not isinstance(caught.value, ContentError)  # which --on-error skip would leave out
     assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
+    del caught
+    gc.collect()  # a socket that nobody closed is an error here, and not in some later test
 
 
 def test_more_than_was_asked_for_is_not_read():

@@ -6,11 +6,11 @@ The only door to HTTP. A file is asked for by an Address, made anew for each req
 import contextlib
 import email.utils
 import hashlib
-import queue
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -86,6 +86,7 @@ def _drop_redirect_body(response: Any, **_: Any) -> None:
     if response.is_redirect:
         with contextlib.suppress(Exception):  # a body read to its end lets the connection be reused
             response.raw.read(_LARGEST_REDIRECT_BODY, decode_content=False)
+        response.raw.close()  # requests takes a body for read, and would leave the socket to the garbage collector
         response._content = b""
 
 
@@ -117,23 +118,25 @@ def connect(session: Any, file: RemoteFile, start: int, end: int | None) -> tupl
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """The result of a call if it comes in time. A call that takes longer is abandoned: nothing can end it."""
-    results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    """The response of a call if it comes in time. A call that takes longer is abandoned: nothing can end it."""
+    future: Future[Any] = Future()
 
     def run() -> None:
         try:
-            results.put((call(), None))
+            future.set_result(call())
         except BaseException as e:  # the thread's boundary
-            results.put((None, e))
+            future.set_exception(e)
 
     threading.Thread(target=run, name="shardmill-connect", daemon=True).start()
-    try:
-        result, error = results.get(timeout=seconds)
-    except queue.Empty:
-        raise TransientError(f"no complete response within {seconds:.0f} s") from None
-    if error is not None:
-        raise error
-    return result
+    if not wait([future], seconds).done:
+        future.add_done_callback(_close_late)
+        raise TransientError(f"no complete response within {seconds:.0f} s")
+    return future.result()
+
+
+def _close_late(call: Future[Any]) -> None:
+    if call.exception() is None:
+        call.result().close()
 
 
 def _check_status(response: Any, file: RemoteFile) -> None:
