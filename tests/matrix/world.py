@@ -1,6 +1,7 @@
 """A cell → the files that it reads, with their documents, and the Spec: all from its seed."""
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ WHERE = {
         lambda score, language: ((score is not None and score != 3) or language == "zh") and language > "dd",
     ),
 }
+_BETWEEN_WORDS = re.compile(r"[\s!-/:-@\[-`{-~、。，「」]+")
 # What a document is judged by, when constants are small: as if documents were 64 KiB long everywhere.
 SMALL_HEAD = 90
 
@@ -66,8 +68,14 @@ def make(cell: Cell) -> World:
         first_errors=first_errors,
         running=running,
         wants=wants,
-        cutless=cutless,
+        cutless=cutless or _has_long_words(files, int(cell["run"])),
     )
+
+
+def _has_long_words(files, run):
+    """Whether text without space or punctuation is nearly as long as max_run_bytes; Chinese may have no cut in it."""
+    texts = (document.text for made in files.values() for document in made.documents if document.text)
+    return any(len(word.encode()) > run * 3 // 4 for text in texts for word in _BETWEEN_WORDS.split(text))
 
 
 def _choices(rng, cell, documents, separator):

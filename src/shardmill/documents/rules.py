@@ -94,11 +94,11 @@ class TextRules:
         """What decides the split of a document or passage: its beginning, or its byte offset in the whole input."""
         return offset if self.seed is None else content_key(head, self.seed)
 
-    def keys(self, texts: Strings, offsets: Numbers, most: int = DOCUMENT_HEAD) -> Hashes:
+    def keys(self, texts: Strings, offsets: Numbers, most: int | None = None) -> Hashes:
         """The keys of many documents, or of passages, by so many of their first bytes."""
         if self.seed is None:
             return offsets.astype(np.uint64)
-        return native.hashes(texts, most, self.seed & _ALL)
+        return native.hashes(texts, DOCUMENT_HEAD if most is None else most, self.seed & _ALL)
 
     @property
     def selects(self) -> bool:

@@ -121,7 +121,9 @@ def _mib(size: int) -> str:
 
 def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:
     block, run = max(block_bytes, footprint.max_run), footprint.max_run
-    for_each = _PER_BYTE_OF_REFERENCE * block if footprint.by_reference else _PER_BLOCK_BYTE * block + _PER_RUN_BYTE * run
+    for_each = (
+        _PER_BYTE_OF_REFERENCE * block if footprint.by_reference else _PER_BLOCK_BYTE * block + _PER_RUN_BYTE * run
+    )
     for_each *= _REPLACED_FACTOR if footprint.replaces else 1
     fixed = footprint.base + footprint.loading + footprint.files + footprint.reference + footprint.reading
     return fixed + _SLACK + workers * for_each
