@@ -25,8 +25,8 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         [
             (
                 "documents/text.py",
-                "        if i == 0 and part.dropped:\n",
-                "        if i and part.dropped:\n            continue\n        if i == 0 and part.dropped:\n",
+                "counted[:1] = part.dropped and part.continues",
+                "counted[:] = part.dropped and part.continues",
             )
         ],
         "",
@@ -34,7 +34,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     "skip: an input that was edited counts as a bad record": (
         [
             (
-                "job/plan.py",
+                "job/sources.py",
                 'if rules.on_error == "skip" and isinstance(error, ContentError):',
                 'if rules.on_error == "skip":',
             )
@@ -44,7 +44,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     "skip: an input that is denied counts as a bad record": (
         [
             (
-                "job/plan.py",
+                "job/sources.py",
                 'if rules.on_error == "skip" and isinstance(error, ContentError):',
                 'if rules.on_error == "skip":',
             )
@@ -54,7 +54,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
     "skip: an input that the server forbids counts as a bad record": (
         [
             (
-                "job/plan.py",
+                "job/sources.py",
                 'if rules.on_error == "skip" and isinstance(error, ContentError):',
                 'if rules.on_error == "skip":',
             )
@@ -96,7 +96,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
             (
                 "job/truncate.py",
                 "runs=runs_of(beginning, written)",
-                "runs=[dataclasses.replace(run, places=trace.places) for run in runs_of(beginning, written)]",
+                "runs=[dataclasses.replace(run, places=trace.written.places) for run in runs_of(beginning, written)]",
             )
         ],
         "",
@@ -109,8 +109,8 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         [
             (
                 "job/workers.py",
-                "if isinstance(due, ShardmillError) and not self._stopped:",
-                "if isinstance(due, ShardmillError):",
+                "if due is None or self._stopped:",
+                "if due is None or (self._stopped and not isinstance(due[1], ShardmillError)):",
             )
         ],
         "",
