@@ -46,7 +46,7 @@ def assert_begun_in_the_middle(packed, kind):
         source = Watched("a", packed)
         again = Decompressed(source, kind)
         again.read(0, 4096)  # every format looks at the beginning first
-        again.jump = (frame, before)
+        again.begin(frame, before)
         again.done_until(offset)
         assert again.read(offset, 1000) == text[offset : offset + 1000]
         assert again.spent(offset) == whole.spent(offset)

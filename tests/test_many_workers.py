@@ -54,7 +54,7 @@ def file_of(kind, documents, seed=0):
         case ["warc"]:
             return made_files.warc(documents, rng).data
         case [inner, packing]:
-            return made_files.COMPRESSIONS[f".{packing}"](file_of(inner, documents, seed), 3)
+            return made_files.COMPRESSIONS[f".{packing}"](file_of(inner, documents, seed), 40)
     raise AssertionError(kind)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 
 class ShardmillError(Exception):
@@ -28,8 +29,8 @@ class UsageError(ShardmillError):
 
 
 class InputError(ShardmillError):
-    moved: "Callable[[int], InputError] | None" = None
-    """About a line that was counted from the middle of a file: the error, given how many lines precede the middle."""
+    moved: "Callable[[Any], InputError] | None" = None
+    """About a line that was counted from the middle of a file: the error, given the Shift to the numbers of the file."""
 
 
 class ContentError(InputError):

@@ -36,7 +36,7 @@ def kinds(inputs):
                 name, data = "parquet", made_files.parquet(documents, rng).data
             case 2:
                 lines = made_files.jsonl(documents, rng).data
-                name, data = "jsonl.zst", made_files.COMPRESSIONS[".zst"](lines, 1 + number % 3)
+                name, data = "jsonl.zst", made_files.COMPRESSIONS[".zst"](lines, (1, 40, 300)[number % 3])
             case _:
                 name, data = "txt", "\n".join(documents).encode()
         (inputs / f"kinds/{number:02}.{name}").write_bytes(data)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 DIMENSIONS = {
     "kind": ("text", "texts", "separated", "jsonl", "csv", "tsv", "parquet", "arrow", "stream", "warc", "several"),
-    "packing": ("none", ".gz", ".zst", ".bz2", ".xz"),
+    "packing": ("none", ".gz", ".zst", "frames", ".bz2", ".xz"),
     "format": (
         *("nanogpt", "shards", "build-nanogpt", "llmc", "modded-nanogpt"),
         *("megatron", "datatrove", "olmo", "mds", "litdata"),

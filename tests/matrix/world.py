@@ -181,7 +181,10 @@ def _named(rng, cell, name, made):
     packing = str(cell["packing"])
     if packing == "none":
         return name, made
-    data = made_files.COMPRESSIONS[packing](made.data, rng.choice([1, 2, 5]))
+    pieces = rng.choice([1, 2, 5])
+    if packing == "frames":
+        packing, pieces = ".zst", max(1, len(made.data) // rng.choice([5, 60, 300]))
+    data = made_files.COMPRESSIONS[packing](made.data, pieces)
     return name + packing, Made(data=data, documents=made.documents, marks=made.marks)
 
 

@@ -109,7 +109,7 @@ def entry(reader: Reader, offset: int, rules: TextRules) -> int | None:
     for limit in growing(_HEAD_BYTES, rules.max_run_bytes):
         found = reader.read(offset - 1, limit).find(newline)
         if found >= 0:
-            return offset + found if offset + found < (reader.size or 0) else None
+            return offset + found if reader.read(offset + found, 1) else None
     return None
 
 

@@ -1,12 +1,13 @@
 """What all readers hand on: where to resume reading, and the pieces of documents to encode, with their counts."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.documents.rejects import Reject
+from shardmill.documents.rejects import Reject, Shift
 from shardmill.errors import ShardmillError
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
@@ -32,6 +33,16 @@ class Position:
     frame: int = 0
     frame_text: int = 0
     """In a compressed file: where the last frame before it begins, and how much text precedes that frame."""
+
+    def moved(self, by: Shift) -> "Position":
+        """The same in the numbers of the file."""
+        return dataclasses.replace(
+            self,
+            offset=by.byte(self.offset),
+            begin=by.byte(self.begin),
+            record=self.record + by.lines,
+            frame_text=by.byte(self.frame_text),
+        )
 
 
 BEGINNING = Position()

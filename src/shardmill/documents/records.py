@@ -192,5 +192,5 @@ def refuse(
 
 def _error(location: Location, why: str) -> InputError:
     error = InputError(f"{location}: {why}")
-    error.moved = lambda lines: _error(location.moved(lines), why)
+    error.moved = lambda shift: _error(location.moved(shift), why)
     return error

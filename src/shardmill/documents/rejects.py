@@ -5,11 +5,24 @@ import json
 from dataclasses import dataclass
 
 from shardmill.errors import InputError
+from shardmill.io.compression import UNCOUNTED
 from shardmill.system.names import show
 
 NAME = "rejects.jsonl"
 # A share of fewer records than this says little, until all are read.
 _LEAST_JUDGED = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shift:
+    """From the numbers of a stretch, which count from its beginning in the middle of a file, to those of the file."""
+
+    lines: int
+    text: int
+
+    def byte(self, number: int) -> int:
+        """The number of a byte of text; those below UNCOUNTED are those of the file already."""
+        return number + self.text if number >= UNCOUNTED else number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,9 +47,10 @@ class Location:
             parts.append(f"(byte {self.byte:,})" if len(parts) > 1 else f"byte {self.byte:,}")
         return " ".join(parts)
 
-    def moved(self, lines: int) -> "Location":
-        """The same, so many lines further down in the file."""
-        return self if self.line is None else dataclasses.replace(self, line=self.line + lines)
+    def moved(self, by: Shift) -> "Location":
+        """The same in the numbers of the file."""
+        line = None if self.line is None else self.line + by.lines
+        return dataclasses.replace(self, line=line, byte=None if self.byte is None else by.byte(self.byte))
 
     @property
     def record(self) -> int:

@@ -91,7 +91,7 @@ def _separated(reader: Reader, offset: int, since: int, rules: TextRules) -> int
         at = data.find(separator, max(0, offset - size - low))
         while at >= 0:
             if data.find(separator, max(0, at - size + 1), at - 1 + size) < 0:
-                return low + at + size if low + at + size < (reader.size or 0) else None
+                return low + at + size if reader.read(low + at + size, 1) else None
             at = data.find(separator, at + 1)
     return None
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
+from shardmill.io.frames import zstd_header_bytes
 from shardmill.io.reading import Reader
 from shardmill.io.snappy import Snappy
 from shardmill.io.spool import Spool
@@ -30,6 +31,10 @@ Compression = Literal["gzip", "zstd", "bzip2", "xz", "snappy"]
 SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 # Memory that every decompressor may use: the window of zstd -19.
 LEAST_WINDOW = 8 << 20
+
+HEAD_BYTES = 64 << 10
+# Bytes of text that are numbered from here on count from a frame of which nobody knows how much text precedes it.
+UNCOUNTED = 1 << 50
 
 _LOOK_BACK = 4 << 10
 _INPUT_BYTES = 64 << 10
@@ -113,9 +118,7 @@ def _xz_text_bytes(index: bytes) -> int | None:
 def _by_blocks(source: Reader, read: int, text: int) -> int | None:
     """The length of a zstd frame's text, from the number of blocks in what was read and in all of it, by their headers."""
     size, head = source.size or 0, source.read(0, 18)
-    flags = head[4]
-    single = flags >> 5 & 1
-    at = 6 - single + (0, 1, 2, 4)[flags & 3] + (single, 2, 4, 8)[flags >> 6]
+    at = zstd_header_bytes(head[4])
     blocks = before = surely = 0
     while blocks < _MOST_BLOCKS and at + 3 <= size:
         header = int.from_bytes(source.read(at, 3), "little")
@@ -143,7 +146,7 @@ def _zstd_window(head: bytes) -> int:
 
 
 class Decompressed:
-    """The decompressed bytes of a file, as a Reader. Going back before done_until means starting over.
+    """The decompressed bytes of a file, as a Reader. Going back before done_until means starting over, at begin().
 
     spool is a folder for the replay buffer, should it outgrow memory.
     """
@@ -157,25 +160,42 @@ class Decompressed:
         self._kind = kind
         self._max_window = max_window
         self._done = 0
-        self.jump = (0, 0)
-        """A result of frame() in an earlier run: done_until skips to it instead of decompressing what lies before."""
+        self._jump = (0, 0)
+        self._head = b""
+        self.until: tuple[int, int] | None = None
+        """The text ends so many bytes after the beginning of the frame at this byte of the file."""
         self._begin()
 
     @property
     def size(self) -> int | None:
         return self._end if self._at_end else None
 
+    @property
+    def reached(self) -> bool:
+        """Whether the text was read up to `until`."""
+        return self._stop is not None and self._end == self._stop
+
+    def begin(self, frame: int, text: int) -> None:
+        """Go on at the frame that begins at this byte of the file; the first byte of its text is number `text`."""
+        if text and not self._head:
+            self._head = self.read(0, HEAD_BYTES)
+        self._jump = (frame, text) if text else (0, 0)
+        if text or self._buffer.start:
+            self._begin(*self._jump)
+
     def read(self, offset: int, length: int) -> bytes:
         """As in every Reader; a damaged stream ends where the damage is (see damage)."""
         if offset < self._buffer.start:
-            self._begin()
+            if self._head and offset + length <= HEAD_BYTES:  # all formats look there, wherever they begin
+                return self._head[offset : offset + length]
+            self._begin(*(self._jump if offset >= self._jump[1] else (0, 0)))
         while self._end < offset + length and not self._at_end and self.damage is None:
             self._advance()
         return self._buffer.read(offset, min(offset + length, self._end))
 
     def done_until(self, offset: int) -> None:
         self._done = max(self._done, offset)
-        frame, text = self.jump
+        frame, text = self._jump
         if self._end < text <= self._done:  # nothing in between is needed
             self._begin(frame, text)
             self._done = offset
@@ -202,6 +222,7 @@ class Decompressed:
         self._buffer = Spool(self.path, self._spool, text)
         self._done = 0
         self._at_end = False
+        self._stop: int | None = None
         self._frames: deque[tuple[int, int]] = deque()
         # Blocks of input have the same offsets, whichever frame is the first.
         self._read = frame // _INPUT_BYTES * _INPUT_BYTES
@@ -219,8 +240,10 @@ class Decompressed:
         try:
             data = self._next_output()
         except _FAILURES as e:
-            self.damage = f"the {self._kind} data is damaged after {self._end:,} bytes of text: {e}"
+            self.damage = f"the {self._kind} data is damaged {self._where()}: {e}"
             data = b""
+        if self._stop is not None and self._end + len(data) >= self._stop:
+            data, self._at_end = data[: self._stop - self._end], True
         if data:
             self._buffer.append(data)
         if self._taken[-1][1] == self._read:
@@ -228,6 +251,13 @@ class Decompressed:
         else:
             self._taken.append((self._end, self._read))
         self._drop()
+
+    def _where(self) -> str:
+        """In numbers that do not depend on where reading began."""
+        frame, text = self._frames[-1] if self._frames else (0, 0)
+        return f"after {self._end - text:,} bytes of text" + (
+            f" of the part at byte {frame:,} of the file" if frame else ""
+        )
 
     def _next_output(self) -> bytes:
         if self._member is not None and self._member.eof:
@@ -261,12 +291,15 @@ class Decompressed:
             self._at_end = True
             return
         if compression_of(self._input) != self._kind and self._kind != "snappy":
-            raise ValueError(f"no {self._kind} data follows part {self._members:,}")
+            raise ValueError(f"no {self._kind} data follows at byte {self._read - len(self._input):,}")
         if self._kind != "snappy" and window_of(self._input) > self._max_window:
             raise ValueError(
                 f"it needs a window of {window_of(self._input) >> 20} MiB of memory, more than the first parts of the inputs; decompress it first"
             )
-        self._frames.append((self._read - len(self._input), self._end))
+        at = self._read - len(self._input)
+        self._frames.append((at, self._end))
+        if self.until is not None and at == self.until[0]:
+            self._stop = self._end + self.until[1]
         self._member = _MEMBERS[self._kind]()
         self._members += 1
 

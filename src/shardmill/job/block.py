@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.documents.pieces import AS_BEFORE, NOT_WRITTEN, VAL, Pieces, Position, Sides
-from shardmill.documents.rejects import Reject
+from shardmill.documents.rejects import Reject, Shift
 from shardmill.documents.text import SmallFiles
 from shardmill.errors import ShardmillError
+from shardmill.io.compression import UNCOUNTED
 from shardmill.job.job import Job
 from shardmill.job.plan import Block
 from shardmill.job.sources import Checked
@@ -88,19 +89,20 @@ class Milled:
         """About how much memory it takes."""
         return sum(run.tokens.nbytes + run.ends.nbytes + run.places.nbytes for run in self.runs)
 
-    def moved(self, lines: int) -> "Milled":
-        """The same, so many lines further down in the file."""
-        below = np.array([0, lines], np.uint64)
+    def moved(self, by: Shift) -> "Milled":
+        """The same in the numbers of the file."""
         return dataclasses.replace(
             self,
-            runs=[dataclasses.replace(run, places=run.places + below) for run in self.runs],
-            after=dataclasses.replace(self.after, record=self.after.record + lines)
-            if self.after.offset
-            else self.after,
-            rejects=tuple(
-                dataclasses.replace(reject, location=reject.location.moved(lines)) for reject in self.rejects
-            ),
+            runs=[dataclasses.replace(run, places=_moved(run.places, by)) for run in self.runs],
+            after=self.after.moved(by) if self.after.offset else self.after,
+            rejects=tuple(dataclasses.replace(reject, location=reject.location.moved(by)) for reject in self.rejects),
         )
+
+
+def _moved(places: Places, by: Shift) -> Places:
+    numbers = places[:, 1].astype(np.int64)
+    numbers += np.where(numbers >= UNCOUNTED, by.text, by.lines)
+    return np.column_stack((places[:, 0], numbers.astype(np.uint64)))
 
 
 def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> Milled:
@@ -262,7 +264,8 @@ def _location(block: Block, checked: list[Checked], found: list[Pieces], number:
     for part, pieces in zip(checked, found):
         if number < len(pieces):
             place = part.place_of(number, int(pieces.offsets[number]))
-            # The byte tells where it is even if nobody knows how many lines precede the stretch.
-            return str(place if block.lines_before is None else dataclasses.replace(place, line=None))
+            # The byte tells where it is even if nobody knows how many lines precede the stretch; else its text must do.
+            byte = None if (place.byte or 0) >= UNCOUNTED else place.byte
+            return str(place if block.before is None else dataclasses.replace(place, line=None, byte=byte))
         number -= len(pieces)
     raise AssertionError("no such piece")

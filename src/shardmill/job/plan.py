@@ -5,17 +5,20 @@ place at or after its first byte where reading can begin, whatever comes before,
 So the documents, and their order, are the same for stretches and Blocks of any size.
 """
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardmill.documents import detect
 from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.documents.records import Counted
 from shardmill.documents.rules import FIRST_PART_BYTES, TextRules
-from shardmill.errors import ContentError, InputError
+from shardmill.errors import ContentError, InputError, ShardmillError
 from shardmill.inputs.input_files import InputFiles
+from shardmill.io.frames import next_frame
 from shardmill.io.reading import InputFile, open_input
 from shardmill.job.sources import Part, Source, failed, refuse_changed_reader, small_text
 from shardmill.spec import WHOLE_FILE_BYTES
@@ -62,8 +65,9 @@ class Block:
     """Bytes of the inputs that this Block consumes, BOMs included."""
     after: Position
     """Where the next Block starts."""
-    lines_before: int | None = None
-    """How many lines of the stretch precede it, where how many precede the stretch is not known."""
+    before: Position | None = None
+    """Where it starts in the numbers of the stretch, in the file in whose middle the stretch starts. In lines, and in
+    compressed files, nobody knows how much precedes the stretch."""
 
 
 def stretches(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Stretch]:
@@ -76,23 +80,45 @@ def stretches(files: InputFiles, rules: TextRules, start: Position) -> Iterator[
     known: Position | None = start
     # A limit may end the job anywhere: nothing is read in vain. A pipe has no length.
     serial = rules.limited or bool(files.pipes)
+    frame = start.frame
     while at < files.total_bytes or number == 0:
-        until = None if serial else _stretch_end(files, at, step)
+        until = None if serial else _stretch_end(files, rules, at, frame, step)
         yield Stretch(number=number, first=at, until=until, step=step, start=known)
         if until is None:
             return
-        at, number, known = until, number + 1, None
+        at, number, known, frame = until, number + 1, None, until - files.base(files.at_byte(until))
 
 
-def _stretch_end(files: InputFiles, at: int, step: int) -> int | None:
-    """A multiple of step, or the end of a file that is only read whole, as its name says; None: the end of all."""
+def _stretch_end(files: InputFiles, rules: TextRules, at: int, frame: int, step: int) -> int | None:
+    """A multiple of step; in a compressed file, the next frame, if it is known where frames begin, else the end of the
+    file; before a file that is only read whole, as its name says, its beginning. None: the end of all.
+
+    If a compressed file goes on at byte `at`, one of its frames begins at byte `frame`, not later.
+    """
     until = (at // step + 1) * step
-    if until < files.total_bytes:
-        number = files.at_byte(until)
-        suffix, compression = detect.suffixes(files.path(number))
-        if compression is not None or suffix in _WHOLE:
-            until = files.base(number) if files.base(number) > at else files.base(number + 1)
+    if until >= files.total_bytes:
+        return None
+    number = files.at_byte(until)
+    base, (suffix, compression) = files.base(number), detect.suffixes(files.path(number))
+    if compression is not None or suffix in _WHOLE:
+        if base > at:
+            return base
+        found = _next_frame(files[number], min(frame, at - base), until - base) if _has_entries(suffix, rules) else None
+        until = files.base(number + 1) if found is None else base + found
     return until if until < files.total_bytes else None
+
+
+def _has_entries(suffix: str, rules: TextRules) -> bool:
+    """Whether a compressed file of this format can be entered in its middle."""
+    by_name = detect.FORMAT_OF_SUFFIX.get(suffix, "text") if rules.input_format == "auto" else rules.input_format
+    return by_name == "jsonl" or (by_name == "text" and rules.separator is not None)
+
+
+def _next_frame(file: InputFile, frame: int, offset: int) -> int | None:
+    if file.local:
+        with contextlib.suppress(ShardmillError), open_input(file) as reader:  # reported when the file is read
+            return next_frame(reader, frame, offset)
+    return None
 
 
 def blocks(
@@ -108,23 +134,26 @@ def blocks(
     size = done = count = 0
     after = stretch.start or BEGINNING
     first = _first_index(stretch)
-    lines: int | None = None
+    before: Position | None = None
 
     def block() -> Block:
         index = first + count
-        return Block(index=index, parts=tuple(parts), input_bytes=done, after=after, lines_before=lines)
+        return Block(index=index, parts=tuple(parts), input_bytes=done, after=after, before=before)
 
-    for part, spent, position, uncounted in _all_parts(files, rules, stretch, drop_behind=drop_behind, stop=stop):
+    for read in _all_parts(files, rules, stretch, drop_behind=drop_behind, stop=stop):
+        part = read.part
         if part is not None and parts:
             most = rules.block_bytes if first + count else min(rules.block_bytes, FIRST_PART_BYTES)
-            # Numbers of lines are not known in the file where the stretch starts, but in those behind it.
-            if size + part.size > most or len(parts) == _MAX_PARTS or (lines is not None and not uncounted):
-                yield block()
-                parts, size, done, count = [], 0, 0, count + 1
-        if not parts:
-            lines = (after.record if count else 0) if uncounted else None
-        done += spent
-        after = position
+            full = size + part.size > most or len(parts) == _MAX_PARTS
+        else:
+            full = False
+        if full or ((done or parts) and read.inside != (before is not None)):
+            yield block()
+            parts, size, done, count = [], 0, 0, count + 1
+        if not (done or parts):
+            before = read.at if read.inside else None
+        done += read.spent
+        after = read.after
         if part is not None:
             parts.append(part)
             size += part.size
@@ -151,9 +180,17 @@ def refuse_changed_in_part(files: InputFiles, number: int) -> None:
                 refuse_changed_reader(file, reader)
 
 
-_Read = tuple[Part | None, int, Position, bool]
-"""A Part, or None for the rest of a file without one; how many bytes it consumes; where reading continues; and whether
-its lines are counted from the start of the stretch."""
+class _Read(NamedTuple):
+    """A Part, or None for the rest of a file without one."""
+
+    part: Part | None
+    spent: int
+    """How many bytes of the file it consumes."""
+    at: Position
+    after: Position
+    """Where reading continues."""
+    inside: bool
+    """The stretch starts in the middle of the file."""
 
 
 def _all_parts(
@@ -168,37 +205,41 @@ def _all_parts(
         is_small = file.size is not None and file.size <= rules.block_bytes  # not worth two stretches
         if inside and is_small:
             continue
-        known = stretch.start if number == first and stretch.start is not None else Position(file=number)
-        done, end, own = known.spent, None, _own_rules(files, file, rules)
+        here = stretch.start if number == first and stretch.start is not None else Position(file=number)
+        own, over = _own_rules(files, file, rules), Position(file=number + 1)
+        done, end, entered = here.spent, None, not inside
         try:
-            if not (inside or known.offset) and (small := small_text(file, number, own)) is not None:
-                yield small, file.size or 0, Position(file=number + 1), False
+            if not (inside or here.offset) and (small := small_text(file, number, own)) is not None:
+                yield _Read(small, file.size or 0, here, over, False)
                 continue
             with open_input(file, drop_behind=drop_behind, stop=stop, spool=rules.spool) as reader:
                 refuse_changed_reader(file, reader)
                 source = Source(file, number, reader, own)
-                here = source.entry(stretch.first - base, base) if inside else known
-                if here is None:
-                    continue  # all of it belongs to the stretch before
-                done = here.spent
-                end = None if is_small else _end(source, base, stretch, file.size)
+                if inside:
+                    entry = source.entry(stretch.first - base, base)
+                    if entry is None:
+                        continue  # all of it belongs to the stretch before
+                    here, done, entered = entry, entry.spent, True
+                end = None if is_small else _end(source, base, stretch, file.size or 0)
                 for part in source.parts(here, base, end):
                     spent, after = source.resumable(part.after, done)
-                    yield part, spent - done, after, inside and source.counts_lines
-                    done = spent
+                    yield _Read(part, spent - done, here, after, inside)
+                    done, here = spent, after
                 refuse_changed_reader(file, reader)  # while it was read: what was read may be of two versions
+                end = end if source.reached else None
         except InputError as e:
-            if inside and isinstance(e, ContentError):
+            if isinstance(e, ContentError) and not entered:
                 continue  # so it was for the stretch where the file begins
-            bad = failed(file, number, e, rules)
-            yield bad, 0, Position(file=number + 1), False
+            bad, end = failed(file, number, e, rules), None
+            yield _Read(bad, 0, here, over, inside)
             if bad.error is not None:
                 return
         if end is not None:
             if end.spent > done:
-                yield None, end.spent - done, end, False
+                after = dataclasses.replace(here, spent=end.spent) if end.frame else end
+                yield _Read(None, end.spent - done, here, after, inside)
             return
-        yield None, max(0, (file.size or 0) - done), Position(file=number + 1), False
+        yield _Read(None, max(0, (file.size or 0) - done), here, over, inside)
 
 
 def _own_rules(files: InputFiles, file: InputFile, rules: TextRules) -> TextRules:
@@ -209,9 +250,11 @@ def _own_rules(files: InputFiles, file: InputFile, rules: TextRules) -> TextRule
     return dataclasses.replace(rules, passage_bytes=None)
 
 
-def _end(source: Source, base: int, stretch: Stretch, size: int | None) -> Position | None:
+def _end(source: Source, base: int, stretch: Stretch, size: int) -> Position | None:
     """Where the stretch ends in this file; None: with it. That is where the next stretch that starts in the file does."""
-    if stretch.until is None or size is None:
-        return None
-    entries = (source.entry(at, base) for at in range(stretch.until - base, size, stretch.step))
-    return next((entry for entry in entries if entry is not None), None)
+    border = None if stretch.until is None or stretch.until >= base + size else stretch.until - base
+    while border is not None:
+        if (entry := source.entry(border, base)) is not None:
+            return entry
+        border = source.next_border(border, (base + border) // stretch.step * stretch.step + stretch.step - base)
+    return None

@@ -17,7 +17,8 @@ from shardmill.documents.rules import BOM, FIRST_PART_BYTES, HELD_BYTES, MAX_REC
 from shardmill.documents.where import Where
 from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
-from shardmill.io.compression import Decompressed
+from shardmill.io.compression import UNCOUNTED, Decompressed
+from shardmill.io.frames import next_frame
 from shardmill.io.reading import InputFile, InputReader, Reader, Until, open_input, read_whole
 from shardmill.io.spool import IN_MEMORY
 from shardmill.spec import InputFormat
@@ -169,7 +170,8 @@ class Source:
     """One open file and its format."""
 
     def __init__(self, file: InputFile, number: int, reader: Reader, rules: TextRules) -> None:
-        self._file, self._number, self._rules = file, number, rules
+        self._file, self._number, self._rules, self._opened = file, number, rules, reader
+        self._until: Position | None = None
         self._reader = detect.uncompressed(reader, max_window=rules.max_window, spool=rules.spool)
         self._format = detect.format_of(self._reader, rules.input_format)
         if rules.border is not None and (self._format == "arrow" or isinstance(self._reader, Decompressed)):
@@ -188,7 +190,9 @@ class Source:
         In JSON lines, its record counts from 0: how many lines there are before it is not known. The file begins at byte
         `base` of the whole input.
         """
-        if isinstance(self._reader, Decompressed) or self._reader.size is None:
+        if isinstance(self._reader, Decompressed):
+            return self._entry_at_frame(self._reader, offset, base)
+        if self._reader.size is None:
             return None
         match self._format:
             case "jsonl":
@@ -203,17 +207,40 @@ class Source:
                 return None
         return None if found is None else Position(file=self._number, offset=found, spent=found)
 
+    def _entry_at_frame(self, reader: Decompressed, frame: int, base: int) -> Position | None:
+        """After the first line or separator of a frame that begins at this byte. Its text counts from UNCOUNTED."""
+        separator, rules = self._rules.separator, self._rules
+        if not self._file.local or not (self._format == "jsonl" or (self._format == "text" and separator is not None)):
+            return None
+        reader.begin(frame, UNCOUNTED)
+        if self._format == "jsonl":
+            found = jsonl.entry(reader, UNCOUNTED + 1, rules)
+            here = None if found is None else Position(file=self._number, offset=found)
+        else:  # a separator may begin before the frame, and overlap with another
+            here = text_reader.entry(reader, self._number, base, UNCOUNTED + 2 * len(separator or b""), rules)
+        return here and dataclasses.replace(here, spent=frame, frame=frame, frame_text=UNCOUNTED)
+
+    def next_border(self, border: int, offset: int) -> int | None:
+        """The first byte at or after offset where entry may find a place; given one before it."""
+        if isinstance(self._reader, Decompressed):
+            return next_frame(self._opened, border, offset)
+        return offset if offset < (self._file.size or 0) else None
+
     @property
-    def counts_lines(self) -> bool:
-        """Whether the number of a record is how many lines precede it."""
-        return self._format == "jsonl"
+    def reached(self) -> bool:
+        """Whether reading ended at an entry, and not before it or behind it, as in a damaged file."""
+        return not isinstance(self._reader, Decompressed) or self._reader.reached
 
     def parts(self, start: Position, base: int, until: Position | None = None) -> Iterator[Part]:
         """The Parts from start on, to the end or to an entry."""
         rules, reader = self._rules, self._reader
+        self._until, whole = until, reader
         if isinstance(reader, Decompressed):
-            reader.jump = (start.frame, start.frame_text)
-        whole = reader if until is None else Until(reader, until.offset)
+            reader.begin(start.frame, start.frame_text)
+            reader.until = None if until is None else (until.frame, until.offset - until.frame_text)
+            until = None
+        elif until is not None:
+            whole = Until(reader, until.offset)
         match self._format:
             case "jsonl":
                 yield from jsonl.read_parts(start, whole, base, rules)
@@ -243,6 +270,7 @@ class Source:
                 self._reader.spent(after.offset),
                 self._reader.frame(max(0, after.offset - self._behind)),
             )
+            spent = spent if self._until is None else min(spent, self._until.spent)
         spent = max(done, spent)
         return spent, dataclasses.replace(after, spent=spent, frame=frame, frame_text=text)
 
@@ -253,7 +281,7 @@ class Source:
                 break  # damaged data may end in half a character, which would hide what went wrong
             none = False
             yield part
-        if until is not None:
+        if self._until is not None and self.reached:
             return
         after = Position(file=start.file + 1)
         damage = getattr(self._reader, "damage", None)

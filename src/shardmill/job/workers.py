@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from shardmill.documents.pieces import Position
+from shardmill.documents.rejects import Shift
 from shardmill.errors import InputError, ShardmillError
 from shardmill.job import plan
 from shardmill.job.ahead import Ahead, Stored
@@ -114,8 +115,8 @@ class _Pipeline:
         self.pressed = False
         self._job, self._write, self._halt = job, write, halt
         self._stretches = plan.stretches(job.files, job.rules, start)
-        self._planned = False
-        """All stretches were opened."""
+        self._planned = self._planning = False
+        """All stretches were opened; one is being planned."""
         self._open: list[_Open] = []
         self._busy = 0
         """How many workers have a Block."""
@@ -179,9 +180,21 @@ class _Pipeline:
         return None
 
     def _new_stretch(self) -> _Open | None:
-        if len(self._open) == self._job.budget.readers or (self._open and (self.pressed or self._ahead.full)):
+        if (
+            self._planning
+            or self._planned
+            or len(self._open) == self._job.budget.readers
+            or (self._open and (self.pressed or self._ahead.full))
+        ):
             return None
-        coming = next(self._stretches, None)
+        self._planning = True
+        self._change.release()  # planning may read a little of a file
+        try:
+            coming = next(self._stretches, None)
+        finally:
+            self._change.acquire()
+            self._planning = False
+            self._change.notify_all()
         self._planned = coming is None
         return None if coming is None else self._opened(coming)
 
@@ -236,17 +249,29 @@ class _Pipeline:
                 self._change.notify_all()
             block, result = due
             try:
-                if isinstance(result, ShardmillError):
-                    raise self._in_file(block, result)
-                milled = self._numbered(block, self._ahead.take(result))
-                more = self._write(milled)
+                more = self._write_one(block, result)
             except BaseException:
                 self._stopped, self._writing = True, False
                 raise
-            self._after = milled.after
             self._due = self._due[0], self._due[1] + 1
             if not more:
                 self.stop()
+
+    def _write_one(self, block: Block | None, result: Stored | ShardmillError) -> bool:
+        """What is due; returns whether more is wanted."""
+        lost = self._is_lost(block)
+        if isinstance(result, ShardmillError):
+            if lost:
+                return True
+            raise self._in_file(block, result)
+        milled = self._ahead.take(result)
+        if lost:
+            return True
+        shift = self._shift(block)
+        milled = milled if shift is None else milled.moved(shift)
+        more = self._write(milled)
+        self._after = milled.after
+        return more
 
     def wait(self, idle: Callable[[], object]) -> None:
         """Wait until everything is written; raises what stopped the pipeline before that."""
@@ -289,14 +314,18 @@ class _Pipeline:
             self._ahead.done(self._due[0])
             self._due = self._due[0] + 1, 0
 
-    def _lines(self, block: Block | None) -> int:
-        """How many lines precede the stretch, where its Blocks count from its start."""
-        return 0 if block is None or block.lines_before is None else self._after.record - block.lines_before
+    def _is_lost(self, block: Block | None) -> bool:
+        """Whether nothing of the file is read any more where the Block begins: it is damaged before."""
+        return block is not None and block.before is not None and block.before.file < self._after.file
 
-    def _numbered(self, block: Block | None, milled: Milled) -> Milled:
-        lines = self._lines(block)
-        return milled.moved(lines) if lines else milled
+    def _shift(self, block: Block | None) -> Shift | None:
+        """From the numbers of a Block to those of the file; None: they are the same."""
+        if block is None or block.before is None:
+            return None
+        lines = self._after.record - block.before.record
+        text = self._after.offset - block.before.offset
+        return Shift(lines=lines, text=text) if lines or text else None
 
     def _in_file(self, block: Block | None, error: ShardmillError) -> ShardmillError:
-        lines = self._lines(block)
-        return error.moved(lines) if lines and isinstance(error, InputError) and error.moved else error
+        shift = self._shift(block)
+        return error.moved(shift) if shift and isinstance(error, InputError) and error.moved else error
