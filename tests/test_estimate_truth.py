@@ -36,23 +36,27 @@ def outcome(sources, size, name):
     return found
 
 
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        "one source, jsonl.gz",
         "one source, many txt",
-        "languages, jsonl",
         "languages, txt",
-        "languages, parquet",
-        "any length, jsonl",
         "any length, csv",
-        "any length, parquet",
-        "sorted, jsonl",
         "sorted, parquet",
         "sorted, streamed.jsonl.zst",
-        "head differs, jsonl",
-        "head differs, jsonl.xz",
         "head differs, many jsonl.gz",
+        slow("one source, jsonl.gz"),
+        slow("languages, jsonl"),
+        slow("languages, parquet"),
+        slow("any length, jsonl"),
+        slow("any length, parquet"),
+        slow("sorted, jsonl"),
+        slow("head differs, jsonl"),
+        slow("head differs, jsonl.xz"),
     ],
 )
 def test_the_interval_holds(sources, name):
@@ -62,7 +66,7 @@ def test_the_interval_holds(sources, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["one source, jsonl.gz", "one source, csv", "sorted, jsonl.xz", "languages, jsonl.zst"]
+    "name", ["one source, csv", "sorted, jsonl.xz", slow("one source, jsonl.gz"), slow("languages, jsonl.zst")]
 )
 def test_the_interval_holds_when_time_allows_only_a_part(sources, name, monkeypatch):
     """As in a file that is much larger; read by a clock that goes forward a second for each block."""

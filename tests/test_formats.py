@@ -329,8 +329,8 @@ def test_another_format_overwrites_the_files_of_the_one_before(tmp_path):
     assert names(folder) == {"train.bin", "train.idx", "mine.txt"}
 
 
-# Headers, an index that is finished at the end, rows in files of their own, and subfolders are among these three.
-_QUICK = ("megatron", "olmo", "mds")
+# It has shards, and rows in files of their own; the matrix kills jobs of every format.
+_QUICK = ("olmo",)
 
 
 @pytest.mark.parametrize(

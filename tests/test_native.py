@@ -73,13 +73,13 @@ def test_a_text_gives_the_same_tokens_wherever_it_begins(engine, truth):
         assert differing(engine, truth, [("w" * 9 + " ") * (size // 10) + BORDERS[:end] for end in range(90)]) == []
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(text=texts(max_pieces=40))
 def test_made_up_texts_give_the_tokens_of_the_reference(engine, truth, text):
     assert differing(engine, truth, [text]) == []
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(pieces=st.lists(st.lists(st.sampled_from(samples.NASTY), max_size=80).map("".join), max_size=5))
 def test_nasty_characters_give_the_tokens_of_the_reference(engine, truth, pieces):
     assert differing(engine, truth, pieces) == []
@@ -216,12 +216,10 @@ def test_the_library_and_its_door_agree_on_the_version():
 @pytest.mark.parametrize("family", patterns.FAMILIES)
 def test_words_and_ids_of_random_texts_are_those_of_the_library(family):
     """On both kernels and one character at a time. Ids alone would hide wrong words."""
-    differs, rng, end = tiny.trial(family), random.Random(family), time.thread_time() + 0.4
-    done = 0
-    while done < 60 or time.thread_time() < end:
+    differs, rng = tiny.trial(family), random.Random(family)
+    for _ in range(60):
         text = patterns.random_text(rng)
         assert differs(text) is None, text
-        done += 1
 
 
 @pytest.mark.parametrize("family", patterns.FAMILIES)
@@ -252,7 +250,7 @@ def some_words(rng, alphabet, vocabulary):
 def test_any_list_of_merges_gives_the_ids_of_the_library(whole_words):
     """In any order, with any ids, several for one token, some that never happen, tokens that none gives, bytes missing."""
     rng = random.Random(11)
-    for _ in range(25):
+    for _ in range(15):
         alphabet = rng.choice(ALPHABETS)
         vocabulary, merges = tiny.random_merges(rng, alphabet)
         merges += rng.sample(merges, 2)

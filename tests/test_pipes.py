@@ -164,6 +164,7 @@ def test_a_pipe_and_files_together_keep_their_order(tmp_path):
     assert made(tmp_path / "one") == made(tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_200_mb_through_a_pipe_stay_within_the_budget(tmp_path):
     (tmp_path / "mb.txt").write_bytes(TEXT)
     line = f"for i in $(seq 180); do cat mb.txt; done | {SHARDMILL} prepare - -o out --max-memory 400MiB --json -q"

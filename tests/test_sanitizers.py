@@ -18,6 +18,7 @@ def sanitized(kind, folder, *options):
     return sanitize.run(kind, folder, *options)
 
 
+@pytest.mark.slow
 def test_hostile_input_makes_the_c_read_and_write_nothing_out_of_bounds(tmp_path):
     """After the rounds it is made to read one byte too many: this is the one report that there must be."""
     done = sanitized("address", tmp_path, "--seconds", "1.5", "--overrun")

@@ -83,7 +83,9 @@ def categorical(values, rows):
     return pa.table({"text": pa.DictionaryArray.from_arrays(pa.array(numbers), values)})
 
 
-@pytest.mark.parametrize(("count", "repeat", "rows"), [(200_000, 1, 500_000), (1000, 1000, 1200)])
+@pytest.mark.parametrize(
+    ("count", "repeat", "rows"), [pytest.param(200_000, 1, 500_000, marks=pytest.mark.slow), (1000, 1000, 1200)]
+)
 def test_a_column_of_categories_stays_within_the_smallest_budget(tmp_path, count, repeat, rows):
     # The library makes the dictionary anew for each batch of rows: that took minutes, and the Parts held one each.
     file = tmp_path / "a.parquet"
@@ -112,6 +114,7 @@ def test_a_value_that_is_repeated_is_not_repeated_in_memory_whatever_follows(aft
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_a_page_of_very_many_values_stays_within_the_smallest_budget(tmp_path):
     file, count = tmp_path / "a.parquet", 30_000_000
     table = pa.table({"text": pa.array(["a"]).take(pa.array(np.zeros(count, np.int8)))})
@@ -121,6 +124,7 @@ def test_a_page_of_very_many_values_stays_within_the_smallest_budget(tmp_path):
     assert len(tokens(tmp_path)) == 40_000
 
 
+@pytest.mark.slow
 def test_a_dictionary_of_very_many_values_stays_within_the_smallest_budget(tmp_path):
     file, count = tmp_path / "a.parquet", 4_000_000
     table = pa.table({"text": pa.array(np.arange(count, 2 * count)).cast(pa.string())})
@@ -129,7 +133,7 @@ def test_a_dictionary_of_very_many_values_stays_within_the_smallest_budget(tmp_p
     assert np.count_nonzero(tokens(tmp_path) == 50256) == 20_000
 
 
-@pytest.mark.parametrize("size", [1000, 3_000_000])
+@pytest.mark.parametrize("size", [1000, pytest.param(3_000_000, marks=pytest.mark.slow)])
 def test_a_page_that_claims_more_values_than_it_has_stays_within_the_smallest_budget(tmp_path, size):
     file, count = tmp_path / "a.parquet", 200_000_000
     file.write_bytes(parquets.file(page(plain(*[b"so it is " * (size // 9)] * 12), count), rows=count))

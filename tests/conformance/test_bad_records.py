@@ -110,7 +110,7 @@ def test_what_pythons_json_reads_is_read(fine, choices):
     assert mill_files({"a.jsonl": data}, val_fraction=0, **choices).train == tokens(["one", "a", "two"])
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_whatever_the_fast_way_accepts_is_what_pythons_json_gives(count):
     rng = random.Random(1)
     seeds = [*GOOD, *BAD, *FINE]
@@ -204,7 +204,8 @@ def test_rows_of_a_table_that_are_bad():
         assert got.counts["documents_empty"] == 1 and accounted(got.counts, 3)
 
 
-def test_rows_longer_than_a_run_are_taken_apart_as_pythons_csv_does():
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_rows_longer_than_a_run_are_taken_apart_as_pythons_csv_does(count):
     """With a run of 16 bytes most rows are walked through by our own code; otherwise Python's csv takes them."""
     rng = random.Random(3)
     marks = [
@@ -223,7 +224,7 @@ def test_rows_longer_than_a_run_are_taken_apart_as_pythons_csv_does():
     ]
     good = broken = 0
     decode = engines("r50k_base", "reference").reference.decode
-    for _ in range(200):
+    for _ in range(count):
         data = b"id,text\n" + b"".join(rng.choices(marks, k=rng.randint(1, 25)))
         for policy in ("skip", "replace"):
             results = []
@@ -238,7 +239,7 @@ def test_rows_longer_than_a_run_are_taken_apart_as_pythons_csv_does():
             assert results[0] == results[1], (data, policy)
             good += not isinstance(results[0], str)
             broken += isinstance(results[0], str)
-    assert good > 50 and broken > 10
+    assert good > count / 4 and broken > count / 20
 
 
 @pytest.mark.parametrize("limit", [10, 50, 131072])

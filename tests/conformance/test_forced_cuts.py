@@ -25,7 +25,7 @@ def spelled(encoding, tokens):
     return b"".join(map(vocabulary(encoding).get, tokens)).decode()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(parts=st.lists(st.one_of(texts(max_pieces=3), st.sampled_from(RUNS)), min_size=1, max_size=6))
 def test_forced_cuts_do_not_depend_on_block_size(encoding, parts):
     text = "".join(parts) + "1" * 100
@@ -45,7 +45,7 @@ def test_a_forced_cut_does_not_depend_on_which_cut_came_before(encoding):
     assert outs[0] == outs[1]
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(parts=st.lists(st.one_of(texts(max_pieces=3), st.sampled_from(RUNS)), min_size=1, max_size=8))
 def test_forced_cuts_lose_no_text_and_without_them_the_tokens_are_exact(encoding, parts):
     text = "".join(parts) + "."

@@ -1,6 +1,7 @@
 """The same documents through every format and compression give the same bytes as plain text with a separator."""
 
 import json
+from functools import lru_cache
 
 import formats
 import pyarrow as pa
@@ -23,7 +24,12 @@ EOT = 50256
 
 
 def expected(documents, **choices):
-    return mill_files({"a.txt": formats.text(documents)}, separator=SEPARATOR, **{**VAL, **choices})
+    return _expected(tuple(documents), tuple({**VAL, **choices}.items()))
+
+
+@lru_cache(maxsize=64)
+def _expected(documents, choices):
+    return mill_files({"a.txt": formats.text(documents)}, separator=SEPARATOR, **dict(choices))
 
 
 def assert_same(got, want, size):
@@ -187,7 +193,7 @@ def test_values_longer_than_a_run_are_cut_where_text_is(name, write):
 
 @pytest.mark.parametrize("name", ["jsonl", "jsonl.zst", "csv", "csv.gz", "parquet", "arrow", "txt", "txt.xz"])
 @pytest.mark.parametrize("held", [0, 4 << 20])
-@pytest.mark.parametrize("choices", [{}, SMALL, {"sample": 0.5}, {**SMALL, "sample": 0.5}])
+@pytest.mark.parametrize("choices", [{}, {**SMALL, "sample": 0.5}])
 def test_reading_on_from_after_any_block_gives_the_rest(name, choices, held):
     documents = [*LONG, *(d[:200] for d in DOCUMENTS)]
     stem, _, packed = name.partition(".")

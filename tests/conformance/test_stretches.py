@@ -24,7 +24,7 @@ def texts(seed, count, most=60):
 
 def lines(seed, newline="\n", bad=0):
     chance = random.Random(seed)
-    found = [json.dumps({"text": text, "n": 1}) for text in texts(seed, 150)]
+    found = [json.dumps({"text": text, "n": 1}) for text in texts(seed, 60)]
     for _ in range(bad):
         found[chance.randrange(len(found))] = chance.choice(["{", '{"text": 5}', "", '{"text": ""}', "[]"])
     return newline.join(found).encode()
@@ -32,7 +32,7 @@ def lines(seed, newline="\n", bad=0):
 
 def parquet(seed):
     to = pa.BufferOutputStream()
-    pq.write_table(pa.table({"text": texts(seed, 400)}), to, row_group_size=23)
+    pq.write_table(pa.table({"text": texts(seed, 120)}), to, row_group_size=11)
     return to.getvalue().to_pybytes()
 
 
@@ -41,12 +41,12 @@ INPUTS = {
     "lines that end in CR": lambda seed: [("a.jsonl", lines(seed, "\r"))],
     "bad lines": lambda seed: [("a.jsonl", lines(seed, bad=9)), ("b.jsonl", lines(seed, bad=2))],
     "a BOM": lambda seed: [("a.jsonl", b"\xef\xbb\xbf" + lines(seed))],
-    "one long line": lambda seed: [("a.jsonl", json.dumps({"text": " ".join(texts(seed, 200))}).encode()), ("b.jsonl", lines(seed))],
-    "blank lines": lambda seed: [("a.jsonl", lines(seed) + b"\n" * 5000 + lines(seed))],
+    "one long line": lambda seed: [("a.jsonl", json.dumps({"text": " ".join(texts(seed, 90))}).encode()), ("b.jsonl", lines(seed))],
+    "blank lines": lambda seed: [("a.jsonl", lines(seed) + b"\n" * 2000 + lines(seed))],
     "rows": lambda seed: [("a.parquet", parquet(seed)), ("b.parquet", parquet(seed + 1))],
-    "files": lambda seed: [(f"{n:03}.txt", text.encode()) for n, text in enumerate(texts(seed, 90))],
-    "a long text": lambda seed: [("a.txt", "\n".join(texts(seed, 300)).encode()), ("b.txt", b"\xef\xbb\xbfend")],
-    "mixed": lambda seed: [("a.txt", "\n".join(texts(seed, 90)).encode()), ("b.jsonl", lines(seed)), ("c.parquet", parquet(seed)), ("d.txt", b"")],
+    "files": lambda seed: [(f"{n:03}.txt", text.encode()) for n, text in enumerate(texts(seed, 50))],
+    "a long text": lambda seed: [("a.txt", "\n".join(texts(seed, 120)).encode()), ("b.txt", b"\xef\xbb\xbfend")],
+    "mixed": lambda seed: [("a.txt", "\n".join(texts(seed, 50)).encode()), ("b.jsonl", lines(seed)), ("c.parquet", parquet(seed)), ("d.txt", b"")],
 }  # fmt: skip
 
 

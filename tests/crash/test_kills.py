@@ -15,13 +15,12 @@ TORN = ["block-written", 4]  # a Block is written, and no checkpoint knows of it
 
 
 def kills_at(step, taken):
-    """Ways to be killed at this step, each a list of kills in consecutive runs: once, twice at the same, three times in all."""
+    """Ways to be killed at this step, each a list of kills in consecutive runs: twice at the same, three times in all."""
     if step == "tail-dropped":
         return [[TORN, [step, 1]], [TORN, [step, 1], TORN, [step, 1]], [TORN, [step, 1], ["manifest-written", 1]]]
     first, *others = occurrences(taken)[step]
     elsewhere = STEPS[(STEPS.index(step) + 5) % len(STEPS)]
     return [
-        [[step, first]],
         *([[step, number], [step, 1]] for number in others),
         [[step, first], [elsewhere, 1], ["file-named", 2]],
         [["checkpoint-synced", 2], [step, 1], [step, 1]],

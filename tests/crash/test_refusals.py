@@ -121,7 +121,7 @@ def wait_for(condition):
 
 def test_a_second_process_is_refused_and_takes_over_when_the_first_is_killed(inputs, place):
     """The lock file stays behind; the lock does not."""
-    (place / "text.txt").write_bytes((inputs / "long.txt").read_bytes() * 15)
+    (place / "text.txt").write_bytes((inputs / "long.txt").read_bytes() * 6)
     args = [SHARDMILL, "prepare", "text.txt", "-o", "out", "--engine", "reference", "--workers", "1"]
     first = subprocess.Popen(args, cwd=place, stderr=subprocess.DEVNULL)
     journal = place / "out/shardmill.journal"

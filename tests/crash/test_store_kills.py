@@ -106,7 +106,8 @@ def test_a_kill_at_any_step_costs_no_byte(inputs, store, near, format):
     assert not list((inputs / "stage").iterdir())
 
 
-@pytest.mark.parametrize("format", ["shards", "mds", slow("litdata"), slow("llmc")])
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
 def test_kills_at_random_moments_cost_no_byte(inputs, store, near, format):
     chance = random.Random(format)
     loose = {"checkpoint_seconds": 0.0, "checkpoint_bytes": 6000, "block_bytes": 3000}
