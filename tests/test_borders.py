@@ -95,7 +95,7 @@ def found_in(data, reach, begin=0, end=None):
     low, high = max(0, begin - CONTEXT * reach), min(len(data), end + CONTEXT * reach)
     span = (begin - low, end - low)
     some = np.frombuffer(data[low:high], np.uint8)
-    found = passage_borders(some, low, reach, span, begins=low == 0, ends=high == len(data))
+    found, _ = passage_borders(some, low, reach, span, begins=low == 0, ends=high == len(data))
     return (found + low).tolist()
 
 

@@ -94,18 +94,30 @@ def test_strings_are_joined_taken_and_replaced_as_lists_are(lists):
     assert list(joined) == flat
 
 
-@given(st.lists(st.tuples(st.lists(st.integers(0, 60_000), max_size=5), st.booleans()), max_size=8), st.data())
-def test_tokens_are_laid_out_in_any_order_with_their_end_of_text(pieces, data):
-    before, order = data.draw(st.booleans()), data.draw(st.permutations(range(len(pieces))))
+ids_of_pieces = st.lists(st.integers(0, 60_000), max_size=5)
+
+
+@given(st.lists(st.tuples(ids_of_pieces, st.booleans(), st.booleans(), st.sampled_from([0, 1, -1])), max_size=8), st.data())
+def test_tokens_are_laid_out_with_their_end_of_text_by_split(pieces, data):
+    before, eot = data.draw(st.booleans()), data.draw(st.sampled_from([None, 9]))
     narrow, wide = data.draw(st.tuples(st.sampled_from(["<u2", "<u4"]), st.sampled_from(["<u2", "<u4"])))
-    whole = [[9] * (has and before) + ids + [9] * (has and not before) for ids, has in pieces]
-    places = np.zeros(len(pieces), np.int64)
-    expected = []
+    apart = data.draw(st.booleans()) and all(val >= 0 for *_, val in pieces)
+    order = sorted(range(len(pieces)), key=lambda number: pieces[number][3]) if apart else range(len(pieces))
+    expected, runs, ends, ended = [], [], [], []
     for number in order:
-        places[number] = len(expected)
-        expected += whole[number]
-    ids = np.array([token for ids, _ in pieces for token in ids], narrow)
-    counts = np.array([len(ids) for ids, _ in pieces], np.int64)
-    has_eot = np.array([has for _, has in pieces], np.bool_)
-    made = lay_out((ids, counts), has_eot, places, 9, np.dtype(wide), before=before)
-    assert made.tolist() == expected and made.dtype == wide
+        ids, has, closes, val = pieces[number]
+        if not runs or runs[-1][0] != val:
+            start = len(expected)
+            runs.append([val, 0, 0, 0])
+        mark = [9] * (has and eot is not None)
+        expected += mark * before + ids + mark * (not before)
+        if closes:
+            ends.append(len(expected) - start)
+            ended.append(number)
+        runs[-1] = [val, len(expected), len(ends), runs[-1][3] + number]
+    ids, counts = np.array([token for ids, *_ in pieces for token in ids], narrow), [len(ids) for ids, *_ in pieces]
+    flags = [np.array([piece[column] for piece in pieces], np.bool_) for column in (1, 2)]
+    columns = *flags, np.array([val for *_, val in pieces], np.int8), np.arange(len(pieces))
+    made = lay_out((ids, np.array(counts, np.int64)), columns, eot, np.dtype(wide), before=before, apart=apart)
+    assert made.tokens.tolist() == expected and made.tokens.dtype == wide and made.runs == runs
+    assert made.ends[: len(ends)].tolist() == ends and made.ended[: len(ended)].tolist() == ended

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from shardmill.system import compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-_VERSION = 6
+_VERSION = 7
 # The reach of a passage is at least this, and so many times the reach tell whether there is a border.
 LEAST_REACH = 32
 CONTEXT = 8
@@ -89,24 +89,25 @@ def plain_ends(data: Bytes, most: int) -> Numbers:
 
 def passage_borders(
     data: Bytes, offset: int, reach: int, span: tuple[int, int], *, begins: bool, ends: bool
-) -> Numbers:
-    """Where passages begin in this span of data, which is at this offset of the text; begins, ends: the text does so with
-    it. Otherwise CONTEXT times the reach is known before or behind the span: so any part of a text has the borders that
+) -> tuple[Numbers, Flags]:
+    """Where passages begin in this span of data, which is at this offset of the text, and which of them begin with a line
+    or a blank between visible characters. begins, ends: the text does so with the data. Otherwise CONTEXT times the reach is known before or behind the span: so any part of a text has the borders that
     it has in the whole, and nobody need know where the passage before began.
 
     >>> lines = np.frombuffer(b"".join(b"line %d of a text\\n" % i for i in range(2000)), np.uint8)
-    >>> whole = passage_borders(lines, 0, 1000, (0, len(lines)), begins=True, ends=True)
-    >>> part = passage_borders(lines[2000:], 2000, 1000, (8000, 12_000), begins=False, ends=True) + 2000
-    >>> part.tolist() == [at for at in whole if 10_000 <= at < 14_000]
+    >>> whole, _ = passage_borders(lines, 0, 1000, (0, len(lines)), begins=True, ends=True)
+    >>> part, _ = passage_borders(lines[2000:], 2000, 1000, (8000, 12_000), begins=False, ends=True)
+    >>> (part + 2000).tolist() == [at for at in whole if 10_000 <= at < 14_000]
     True
     """
     assert reach >= LEAST_REACH
     found = np.empty(max(0, span[1] - span[0]) // reach + 2, np.int64)
+    visible = np.empty(len(found), np.bool_)
     where = data.ctypes.data, len(data), offset, reach, begins, ends, *span
-    count = _library().passages_borders(*where, found.ctypes.data, len(found))
+    count = _library().passages_borders(*where, found.ctypes.data, visible.ctypes.data, len(found))
     if count < 0:
         raise MemoryError("out of memory for the borders of passages")
-    return found[:count]
+    return found[:count], visible[:count]
 
 
 @lru_cache(maxsize=1)
@@ -121,5 +122,5 @@ def _library() -> CDLL:
     compiled.declare(library, "texts_separators", c_int64, c_void_p, c_int64, c_char_p, c_int64, c_void_p, c_int64)
     compiled.declare(library, "texts_lines", c_int64, c_char_p, c_int64, c_uint8, c_int64, c_int64, c_void_p)
     compiled.declare(library, "texts_plain", c_int64, c_void_p, c_int64, c_void_p, c_int64)
-    compiled.declare(library, "passages_borders", c_int64, c_void_p, *[c_int64] * 7, c_void_p, c_int64)
+    compiled.declare(library, "passages_borders", c_int64, c_void_p, *[c_int64] * 7, c_void_p, c_void_p, c_int64)
     return library

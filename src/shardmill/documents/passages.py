@@ -97,21 +97,21 @@ def _borders(
 ) -> tuple[Numbers, Flags]:
     """All borders in a span of data, which begins at byte `low` of the file, at exact cuts where there are any; and
     which of them are cut by force."""
-    begin, until = span
-    reach = _reach(rules)
+    asked, reach = span, _reach(rules)
     # A border is moved to the next cut.
-    span = max(0, begin - reach // 2), until
+    span = max(0, span[0] - reach // 2), span[1]
     text = np.frombuffer(data, np.uint8)
-    places = native.passage_borders(text, low, reach, span, begins=low == 0, ends=at_end)
+    places, visible = native.passage_borders(text, low, reach, span, begins=low == 0, ends=at_end)
     unknown = rules.cuts.family == "unknown"
-    found = (_BY_FORCE if unknown else rules.cuts).at_or_after_each(data, places, reach // 2, at_end=at_end)
+    found = (_BY_FORCE if unknown else rules.cuts).each_at_or_after(data, places, visible, reach // 2, at_end=at_end)
     forced = np.full(len(found), unknown)
     if rules.border is not None:
         for cut, by_force in _border_of_split(data, rules.border - base - low, rules, at_end=at_end):
-            found, forced = np.append(cut, found), np.append(by_force and (unknown or cut not in found), forced)
-    found, first = np.unique(found, return_index=True)
-    inside = (found >= begin) & (found < until)
-    return found[inside], forced[first][inside]
+            if cut not in found:
+                at = int(np.searchsorted(found, cut))
+                found, forced = np.insert(found, at, cut), np.insert(forced, at, by_force)
+    first, after = np.searchsorted(found, asked).tolist()
+    return found[first:after], forced[first:after]
 
 
 def _border_of_split(data: bytes, at: int, rules: TextRules, *, at_end: bool) -> list[Border]:

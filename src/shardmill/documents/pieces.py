@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from shardmill.documents.rejects import Reject, Shift
 from shardmill.errors import ShardmillError
+from shardmill.tokens.layout import Sides
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-Sides = npt.NDArray[np.int8]
 TRAIN, VAL, AS_BEFORE = 0, 1, -1
 _NO_TEXTS = Strings.of([])
 

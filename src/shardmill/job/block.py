@@ -1,7 +1,6 @@
 """One Block of text → its tokens, by split: what a worker does."""
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.documents.pieces import AS_BEFORE, NOT_WRITTEN, VAL, Pieces, Position, Sides
+from shardmill.documents.pieces import AS_BEFORE, NOT_WRITTEN, Pieces, Position
 from shardmill.documents.rejects import Reject, Shift
 from shardmill.documents.text import SmallFiles
 from shardmill.errors import ShardmillError
@@ -20,32 +19,23 @@ from shardmill.job.sources import Checked
 from shardmill.job.split import Splitter
 from shardmill.record.manifest import Counts
 from shardmill.tokens.encoder import Encoder
-from shardmill.tokens.layout import Tokens, lay_out
+from shardmill.tokens.layout import Laid, Tokens, lay_out, sums
 from shardmill.tokens.model import Ids, TokenCounts
 from shardmill.tokens.strings import Flags, Numbers
 
-_COUNTED = tuple(field.name for field in dataclasses.fields(Counts))
 Places = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
-    """The pieces of one Block, column by column, in the order in which their tokens stand, and where those end."""
+class Trace:
+    """What truncating a Block needs to know of its pieces: where their tokens end; not their text."""
 
+    pieces: Pieces
     token_ends: Numbers
     text_bytes: Numbers
-    val: Sides
     ends: Flags
     """Whether the piece ends a document that has text."""
     places: Places
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trace:
-    """What truncating a Block needs to know of its pieces; not their text."""
-
-    written: Written
-    pieces: Pieces
     files: list[int]
 
 
@@ -125,15 +115,18 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
     def settled(had_text: bool) -> tuple[Milled, bool]:
         """The result, given whether the document that continues here had text before; and whether that mattered."""
         eot, closes, has_text, unsure = _eot_and_ends(job, pieces, had_text=had_text)
-        tokens, written = _laid_out(job, pieces, encoded, eot, closes, places)
+        laid, sizes = _laid_out(job, pieces, encoded, eot, closes), pieces.texts.sizes
         trace = None
         if job.rules.limited:
             without_text = dataclasses.replace(pieces, texts=Pieces().texts)
             of_each = [file for file, each in zip(files, found) for _ in range(len(each))]
-            trace = Trace(written=written, pieces=without_text, files=of_each)
+            ends = laid.token_ends
+            trace = Trace(
+                pieces=without_text, token_ends=ends, text_bytes=sizes, ends=closes, places=places, files=of_each
+            )
         milled = Milled(
             index=block.index,
-            runs=runs_of(written, tokens),
+            runs=runs_of(laid, places),
             counts=count(pieces, block.input_bytes),
             checked_bytes=checked_bytes,
             after=block.after,
@@ -198,66 +191,47 @@ def _eot_and_ends(job: Job, pieces: Pieces, *, had_text: bool) -> tuple[Flags, F
     return (closes if after else begun), closes, has_text, unsure
 
 
-def _laid_out(
-    job: Job, pieces: Pieces, encoded: tuple[Ids, TokenCounts], eot: Flags, closes: Flags, places: Places
-) -> tuple[Tokens, Written]:
+def _laid_out(job: Job, pieces: Pieces, encoded: tuple[Ids, TokenCounts], eot: Flags, closes: Flags) -> Laid:
     """The tokens of a Block as they are written, train before val where documents are whole and there is no limit."""
-    eot = eot if job.eot_id is not None else np.zeros(len(pieces), np.bool_)
-    sizes, text_bytes, val = encoded[1] + eot, pieces.texts.sizes, pieces.val
-    whole = pieces.passages is None and pieces.begins.all() and pieces.ends.all()
-    starts, ends = None, np.cumsum(sizes)
-    if val.any() and whole and not job.rules.limited:
-        order = np.argsort(val, kind="stable")
-        ends = np.cumsum(sizes[order])
-        starts = np.empty(len(pieces), np.int64)
-        starts[order] = ends - sizes[order]
-        text_bytes, val, places = text_bytes[order], val[order], places[order]
-    if job.eot_id is None and starts is None:
-        tokens: Tokens = encoded[0].astype(job.writes.dtype, copy=False)
-    else:
-        starts = ends - sizes if starts is None else starts
-        before = job.eot_side == "before"
-        tokens = lay_out(encoded, eot, starts, job.eot_id or 0, job.writes.dtype, before=before)
-    return tokens, Written(token_ends=ends, text_bytes=text_bytes, val=val, ends=closes, places=places)
+    whole = not job.rules.limited and pieces.passages is None and bool(pieces.begins.all() and pieces.ends.all())
+    columns = eot, closes, pieces.val, pieces.texts.sizes
+    return lay_out(encoded, columns, job.eot_id, job.writes.dtype, before=job.eot_side == "before", apart=whole)
 
 
-def runs_of(written: Written, tokens: Tokens) -> list[Run]:
+def runs_of(laid: Laid, places: Places) -> list[Run]:
     """The tokens of a Block, cut where the split changes."""
-    val, ends = written.val, written.token_ends
-    turns = [0, *(np.flatnonzero(val[1:] != val[:-1]) + 1).tolist(), len(val)] if len(val) else []
-    runs = []
-    for first, after in itertools.pairwise(turns):
-        start, stop = int(ends[first - 1]) if first else 0, int(ends[after - 1])
-        ended = np.flatnonzero(written.ends[first:after]) + first
+    runs, start, first = list[Run](), 0, 0
+    for split, stop, last, text_bytes in laid.runs:
         runs.append(
             Run(
-                val=None if val[first] == AS_BEFORE else bool(val[first]),
-                tokens=tokens[start:stop],
-                ends=ends[ended] - start,
-                places=written.places[ended],
-                text_bytes=int(written.text_bytes[first:after].sum()),
+                val=None if split == AS_BEFORE else bool(split),
+                tokens=laid.tokens[start:stop],
+                ends=laid.ends[first:last],
+                places=places[laid.ended[first:last]],
+                text_bytes=text_bytes,
             )
         )
+        start, first = stop, last
     return runs
 
 
 def count(pieces: Pieces, input_bytes: int, until: int | None = None) -> Counts:
     """The Counts of a Block, or of its first pieces and what comes before them."""
-    last = len(pieces.val) if until is None else until - 1
-    counts = dict.fromkeys(_COUNTED, 0)
+    size = len(pieces.val) if until is None else until
+    documents, documents_val, passages, passages_val = sums(pieces.begins, pieces.val, pieces.passages, size)
+    last = size if until is None else until - 1
+    others = dict[str, int]()
     for at, name, number in pieces.events:
         if at <= last:
-            counts[name] += number
-    begins, is_val = pieces.begins[:until], pieces.val[:until] == VAL
-    whole = begins & is_val
-    if pieces.passages is not None:
-        passages = pieces.passages[:until]
-        whole &= passages == 0
-        counts["passages"] += int(passages.sum())
-        counts["passages_val"] += int(passages[is_val].sum())
-    counts["documents_val"] += int(np.count_nonzero(whole))
-    counts["documents"] += int(np.count_nonzero(begins)) + sum(counts[name] for name in NOT_WRITTEN)
-    return Counts(**{**counts, "input_bytes": input_bytes})
+            others[name] = others.get(name, 0) + number
+    return Counts(
+        **others,
+        input_bytes=input_bytes,
+        documents=documents + sum(others.get(name, 0) for name in NOT_WRITTEN),
+        documents_val=documents_val,
+        passages=passages,
+        passages_val=passages_val,
+    )
 
 
 def _location(block: Block, checked: list[Checked], found: list[Pieces], number: int) -> str:

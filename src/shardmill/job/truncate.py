@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from shardmill.job.block import Milled, Trace, Written, count, runs_of
+from shardmill.job.block import Milled, Trace, count, runs_of
 from shardmill.job.job import Job
-from shardmill.tokens.layout import Tokens
+from shardmill.tokens.layout import Tokens, lay_out
 from shardmill.tokens.token_bytes import token_bytes_of
 
 
@@ -40,11 +40,11 @@ class Truncation:
         trace = milled.trace
         if trace is None or self.full:
             return milled
-        token_ends = trace.written.token_ends
+        token_ends = trace.token_ends
         total = int(token_ends[-1]) if len(token_ends) else 0
         tokens, pieces = total, len(token_ends)
         if self._documents is not None:
-            closed = np.flatnonzero(trace.written.ends)
+            closed = np.flatnonzero(trace.ends)
             if len(closed) >= self._documents:
                 pieces = int(closed[self._documents - 1]) + 1
                 tokens, self.full = int(token_ends[pieces - 1]), True
@@ -64,35 +64,32 @@ class Truncation:
         """input_bytes counts the files before the one with the limit, so that it does not depend on the size of blocks."""
         spent = self._job.files.base(trace.files[pieces - 1]) - self._input_bytes
         written = np.concatenate([run.tokens for run in milled.runs])[:tokens]
-        last, whole = pieces - 1, trace.written
-        beginning = Written(
-            val=whole.val[:pieces],
-            token_ends=np.append(whole.token_ends[:last], tokens),
-            text_bytes=np.append(whole.text_bytes[:last], self._bytes_of(trace, last, written)),
-            ends=np.append(whole.ends[:last], True),  # the document that is cut ends here
-            places=whole.places[:pieces],
-        )
+        last, val = pieces - 1, trace.pieces.val[:pieces]
+        text_bytes = np.append(trace.text_bytes[:last], self._bytes_of(trace, last, written))
+        closes = np.append(trace.ends[:last], True)  # the document that is cut ends here
+        sizes = np.diff(np.append(trace.token_ends[:last], tokens), prepend=0)
+        laid = lay_out((written, sizes), (closes, closes, val, text_bytes), None, written.dtype)
         counts = count(trace.pieces, spent, pieces)
         behind = self._replaced_behind(trace, last, written)
         return dataclasses.replace(
             milled,
-            runs=runs_of(beginning, written),
+            runs=runs_of(laid, trace.places),
             counts=dataclasses.replace(counts, replaced_characters=counts.replaced_characters - behind),
             rejects=tuple(reject for at, reject in trace.pieces.rejects if at < pieces),
         )
 
     def _bytes_of(self, trace: Trace, piece: int, written: Tokens) -> int:
         """How much text the last piece is, as far as it is written."""
-        ends = trace.written.token_ends
+        ends = trace.token_ends
         if len(written) == ends[piece]:
-            return int(trace.written.text_bytes[piece])
+            return int(trace.text_bytes[piece])
         known = token_bytes_of(self._job.tokenizer)
         inside = written[int(ends[piece - 1]) if piece else 0 :]
         return int(known.sizes[inside].sum()) if known is not None else 0
 
     def _replaced_behind(self, trace: Trace, piece: int, written: Tokens) -> int:
         """How many characters were replaced in the last piece, after the last token that is written."""
-        places, ends = trace.pieces.replaced.get(piece, []), trace.written.token_ends
+        places, ends = trace.pieces.replaced.get(piece, []), trace.token_ends
         if not places or len(written) == ends[piece]:
             return 0
         inside = written[int(ends[piece - 1]) if piece else 0 :]

@@ -38,15 +38,14 @@ class Checker:
         """Returns how many bytes were compared. place(i) is the location of piece i; worked: CPU seconds of encoding."""
         self._worked += worked
         ids, counts = encoded
-        pieces = Strings.of(pieces)
-        if self._engines.ours is None or not len(ids):
+        enough = block and self._spent > self._share * self._worked + AT_LEAST_SECONDS
+        if self._engines.ours is None or not len(ids) or enough:
             return 0
+        pieces = Strings.of(pieces)
         ends, began = np.cumsum(counts), time.thread_time()
         numbers: Iterable[int] = range(len(pieces))
         chosen = None
         if block:
-            if self._spent > self._share * self._worked + AT_LEAST_SECONDS:
-                return 0
             chosen = xxhash.xxh3_64_intdigest(block.to_bytes(8, "little"), seed=self._seed)
             numbers = _some(pieces, int(np.searchsorted(ends, chosen % len(ids), side="right")))
         checked = 0

@@ -113,22 +113,20 @@ class Cuts:
             return at
         return self.first_anywhere(data, at, min(at + limit, len(data) - (0 if at_end else CONTEXT_BYTES)))
 
-    def at_or_after_each(self, data: bytes, places: Numbers, limit: int, *, at_end: bool = False) -> Numbers:
-        """The same for each of many places; without those behind which there is none."""
-        raw = np.frombuffer(data, np.uint8)
-        inside = places[(places > 1) & (places < len(data) - 1)]
-        two_before, before, here, after = raw[inside - 2], raw[inside - 1], raw[inside], raw[inside + 1]
-        if self.family == "sentencepiece":
-            exact = ((here == 0x20) | (before == 0x0A)) & self._are_apart(data, inside)
-        else:
-            exact = (here == 0x20) & _is_plain(before) & _is_plain(after)
-            exact |= (before == 0x0A) & _is_plain(two_before) & _is_plain(here) & (here != 0x2F)
-        found = inside[exact] if self.family != "unknown" else inside[:0]
-        if len(found) == len(places):
-            return found
-        others = np.setdiff1d(places, found, assume_unique=True).tolist()
-        cuts = (self.at_or_after(data, at, limit, at_end=at_end) for at in others)
-        return np.array([*found.tolist(), *(cut for cut in cuts if cut is not None)], np.int64)
+    def each_at_or_after(
+        self, data: bytes, places: Numbers, visible: Flags, limit: int, *, at_end: bool = False
+    ) -> Numbers:
+        """The same for each of many places, sorted; without those behind which there is none. visible: which are known to
+        be a blank or behind a newline, between characters that are not whitespace."""
+        if self.family == "sentencepiece" and len(places):
+            visible = visible & self._are_apart(data, places)
+        if self.family != "unknown" and visible.all():
+            return places
+        cuts = [
+            at if exact else self.at_or_after(data, at, limit, at_end=at_end)
+            for at, exact in zip(places.tolist(), visible.tolist())
+        ]
+        return np.unique(np.array([cut for cut in cuts if cut is not None], np.int64))
 
     def first_anywhere(self, data: bytes, low: int, high: int) -> int | None:
         """The first exact cut in low ≤ cut < high, in text that may start in the middle of a word, and may end in one."""
@@ -240,10 +238,6 @@ class Cuts:
             exact |= letter[1:-2] & (here == _SYMBOL) & (point != 0x27)
             exact |= unmergeable & (word & letter[:-3] | symbol[1:-2] & symbol[2:-1] & symbol[3:])
         return np.asarray(places[exact & (places >= low) & (places < high)], np.int64)
-
-
-def _is_plain(characters: npt.NDArray[np.uint8]) -> Flags:
-    return (characters > 0x20) & (characters < 0x7F)
 
 
 def _are_among(values: Pairs, of: npt.NDArray[Any]) -> Flags:

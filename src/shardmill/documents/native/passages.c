@@ -41,6 +41,7 @@ typedef struct {
     int64_t size, offset, reach;
     int64_t from, until, last, count, most;
     int64_t *out;
+    u8 *visible;
     Lowest lowest[GRID + 1];
 } Search;
 
@@ -105,8 +106,16 @@ static inline int is_lower(const Search *s, const Candidate *a, const Candidate 
     return a->hash != b->hash ? a->hash < b->hash : chance(s, a->at) < chance(s, b->at);
 }
 
+static void put(Search *s, int64_t at, u8 visible)
+{
+    if (at >= s->from && at < s->until && s->count < s->most) {
+        s->visible[s->count] = visible;
+        s->out[s->count++] = at;
+    }
+}
+
 /* A border that is found, and those before it that keep passages from becoming too long. */
-static void emit(Search *s, int64_t at)
+static void emit(Search *s, int64_t at, u8 visible)
 {
     int64_t far = FAR * s->reach, every = EVERY * s->reach;
     int64_t point = (s->last + far + s->offset) / every * every - s->offset;
@@ -116,18 +125,16 @@ static void emit(Search *s, int64_t at)
         int64_t whole = point;
         while (whole && point - whole < 3 && (s->data[whole] & 0xC0) == 0x80)
             whole--;
-        if (whole >= s->from && whole < s->until && s->count < s->most)
-            s->out[s->count++] = whole;
+        put(s, whole, 0);
     }
-    if (at >= s->from && at < s->until && s->count < s->most)
-        s->out[s->count++] = at;
+    put(s, at, visible);
     s->last = at;
 }
 
 static void confirm(Search *s, Lowest *l)
 {
     if (l->has_pending)
-        emit(s, l->pending.at);
+        emit(s, l->pending.at, l != &s->lowest[GRID]);
     l->has_pending = 0;
 }
 
@@ -234,12 +241,14 @@ static void search(Search *s, int class, int64_t low, int64_t high)
 
 /* Borders in [from, until) of a buffer that is at this offset of the text. begins, ends: the text does so with the buffer;
  * otherwise there are 8 reach more of it on that side of [from, until): a border is told by what is within 3 reach, a
- * missing one by the borders within 4. reach is at least 32. Returns how many, at most `most`; -1 without memory. */
+ * missing one by the borders within 4. reach is at least 32. visible: which are lines or blanks between visible characters.
+ * Returns how many, at most `most`; -1 without memory. */
 int64_t passages_borders(const u8 *data, int64_t size, int64_t offset, int64_t reach, int64_t begins, int64_t ends,
-                         int64_t from, int64_t until, int64_t *out, int64_t most)
+                         int64_t from, int64_t until, int64_t *out, u8 *visible, int64_t most)
 {
     Search s = {.data = data, .size = size, .offset = offset, .reach = reach, .from = from, .until = until};
     s.out = out;
+    s.visible = visible;
     s.most = most;
     size_t room = 64;
     while (room < (size_t)reach / 2 + 2) /* candidates are at least two bytes apart */
@@ -252,7 +261,7 @@ int64_t passages_borders(const u8 *data, int64_t size, int64_t offset, int64_t r
     int64_t low = begins ? reach : HASHED, high = size - (ends ? reach : HASHED);
     if (low < high)
         search(&s, LINES, low, high);
-    emit(&s, size);
+    emit(&s, size, 0);
     free(rings);
     return s.count;
 }

@@ -1,10 +1,27 @@
-/* The ids of pieces → tokens as they are written: in the type of the output, each piece at its place, end-of-text tokens
- * before or behind those that have one. */
+/* The ids of pieces → tokens as they are written: in the type of the output, end-of-text tokens before or behind those
+ * that have one, and where documents and runs of one split end among them. */
 #include <stdint.h>
 #include <string.h>
 
+/* As in layout.py. The arrays have a row for each piece, those of results as many rows, too. */
+typedef struct {
+    const uint8_t *ids;
+    const int64_t *counts, *text_bytes;
+    const uint8_t *has_eot, *closes;
+    const int8_t *val;
+    uint8_t *tokens;
+    int64_t *token_ends, *ends, *ended, *runs;
+    int64_t pieces, id_bytes, token_bytes, eot, before, apart;
+} Given;
+
+/* A run is consecutive tokens of one split: which, and where its tokens and its document ends stop; how much text it is. */
+enum { SPLIT, TOKENS, ENDS, TEXT, COLUMNS };
+enum { ALL = 2 };
+
 static void put(const uint8_t *from, int64_t from_bytes, uint8_t *to, int64_t to_bytes, int64_t count)
 {
+    if (from == to)
+        return; /* they are the tokens already */
     if (from_bytes == to_bytes)
         memcpy(to, from, (size_t)(count * to_bytes));
     else if (to_bytes == 4)
@@ -15,15 +32,54 @@ static void put(const uint8_t *from, int64_t from_bytes, uint8_t *to, int64_t to
             ((uint16_t *)to)[i] = (uint16_t)((const uint32_t *)from)[i];
 }
 
-/* Piece i has counts[i] ids, and its tokens begin at out[places[i]]. Ids and tokens have 2 or 4 bytes. */
-void layout_tokens(const uint8_t *ids, int64_t id_bytes, const int64_t *counts, const int64_t *places, const uint8_t *has_eot,
-                   int64_t pieces, uint32_t eot, int64_t before, uint8_t *out, int64_t token_bytes)
+/* All pieces, or those of one split, are put behind the runs that are there. */
+static int64_t lay(const Given *g, int split, int64_t runs)
 {
+    const uint8_t *ids = g->ids, *eot = (const uint8_t *)&g->eot;
+    int64_t *run = runs ? g->runs + (runs - 1) * COLUMNS : NULL, at = run ? run[TOKENS] : 0, ends = run ? run[ENDS] : 0, start = 0;
+    for (int64_t i = 0; i < g->pieces; ids += g->counts[i++] * g->id_bytes) {
+        if (split != ALL && g->val[i] != split)
+            continue;
+        if (!run || run[SPLIT] != g->val[i]) {
+            run = g->runs + runs++ * COLUMNS;
+            run[SPLIT] = g->val[i];
+            run[TEXT] = 0;
+            start = at;
+        }
+        if (g->has_eot[i] && g->before)
+            put(eot, 4, g->tokens + at++ * g->token_bytes, g->token_bytes, 1);
+        put(ids, g->id_bytes, g->tokens + at * g->token_bytes, g->token_bytes, g->counts[i]);
+        at += g->counts[i];
+        if (g->has_eot[i] && !g->before)
+            put(eot, 4, g->tokens + at++ * g->token_bytes, g->token_bytes, 1);
+        g->token_ends[i] = at;
+        if (g->closes[i]) {
+            g->ends[ends] = at - start;
+            g->ended[ends++] = i;
+        }
+        run[TOKENS] = at;
+        run[ENDS] = ends;
+        run[TEXT] += g->text_bytes[i];
+    }
+    return runs;
+}
+
+/* In the order of the text, or all of train before all of val. Returns how many runs there are. */
+int64_t layout_block(const Given *g)
+{
+    return g->apart ? lay(g, 1, lay(g, 0, 0)) : lay(g, ALL, 0);
+}
+
+/* Over the first pieces: how many begin a document, how many of these are whole documents in val, how many passages
+ * there are, and how many of these are in val. passages may be null. */
+void layout_sums(const uint8_t *begins, const int8_t *val, const int64_t *passages, int64_t pieces, int64_t *sums)
+{
+    memset(sums, 0, 4 * sizeof *sums);
     for (int64_t i = 0; i < pieces; i++) {
-        uint8_t *to = out + places[i] * token_bytes;
-        put(ids, id_bytes, to + (has_eot[i] && before ? token_bytes : 0), token_bytes, counts[i]);
-        if (has_eot[i])
-            put((const uint8_t *)&eot, 4, to + (before ? 0 : counts[i] * token_bytes), token_bytes, 1);
-        ids += counts[i] * id_bytes;
+        int64_t many = passages ? passages[i] : 0, in_val = val[i] == 1;
+        sums[0] += begins[i];
+        sums[1] += begins[i] && in_val && !many;
+        sums[2] += many;
+        sums[3] += in_val ? many : 0;
     }
 }
