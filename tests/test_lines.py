@@ -29,7 +29,7 @@ BITS = [
 
 def texts(data, *path):
     count = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
-    found, unusual = native.texts_of_lines(np.frombuffer(data, np.uint8), count, path or ("text",))
+    found, unusual, *_ = native.texts_of_lines(np.frombuffer(data, np.uint8), count, path or ("text",))
     return [None if odd else text for text, odd in zip(found, unusual, strict=True)]
 
 

@@ -1,6 +1,7 @@
 """What is asked of many documents at once is what Python says of each."""
 
 import random
+import tempfile
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 import samples
 from shardmill.documents import native
-from shardmill.tokens.layout import lay_out
+from shardmill.io.reading import InputReader
+from shardmill.tokens.layout import Layout, lay_out
 from shardmill.tokens.strings import Strings
 
 SAMPLES = [text.encode() for text in samples.SAMPLES.values()]
@@ -97,7 +99,9 @@ def test_strings_are_joined_taken_and_replaced_as_lists_are(lists):
 ids_of_pieces = st.lists(st.integers(0, 60_000), max_size=5)
 
 
-@given(st.lists(st.tuples(ids_of_pieces, st.booleans(), st.booleans(), st.sampled_from([0, 1, -1])), max_size=8), st.data())
+@given(
+    st.lists(st.tuples(ids_of_pieces, st.booleans(), st.booleans(), st.sampled_from([0, 1, -1])), max_size=8), st.data()
+)
 def test_tokens_are_laid_out_with_their_end_of_text_by_split(pieces, data):
     before, eot = data.draw(st.booleans()), data.draw(st.sampled_from([None, 9]))
     narrow, wide = data.draw(st.tuples(st.sampled_from(["<u2", "<u4"]), st.sampled_from(["<u2", "<u4"])))
@@ -116,8 +120,33 @@ def test_tokens_are_laid_out_with_their_end_of_text_by_split(pieces, data):
             ended.append(number)
         runs[-1] = [val, len(expected), len(ends), runs[-1][3] + number]
     ids, counts = np.array([token for ids, *_ in pieces for token in ids], narrow), [len(ids) for ids, *_ in pieces]
-    flags = [np.array([piece[column] for piece in pieces], np.bool_) for column in (1, 2)]
-    columns = *flags, np.array([val for *_, val in pieces], np.int8), np.arange(len(pieces))
-    made = lay_out((ids, np.array(counts, np.int64)), columns, eot, np.dtype(wide), before=before, apart=apart)
+    has_eot, closes = (np.array([piece[column] for piece in pieces], np.bool_) for column in (1, 2))
+    columns = {"val": np.array([val for *_, val in pieces], np.int8), "text_bytes": np.arange(len(pieces))}
+    columns |= {"has_eot": None if has_eot.all() else has_eot, "closes": None if closes.all() else closes}
+    made = lay_out(
+        (ids, np.array(counts, np.int64)), Layout(dtype=np.dtype(wide), eot=eot, before=before, apart=apart, **columns)
+    )
     assert made.tokens.tolist() == expected and made.tokens.dtype == wide and made.runs == runs
     assert made.ends[: len(ends)].tolist() == ends and made.ended[: len(ended)].tolist() == ended
+
+
+@given(
+    st.binary(max_size=30),
+    st.text(alphabet="a\u00e9\u20ac\U0001f600", max_size=12),
+    st.integers(0, 40),
+    st.integers(0, 40),
+)
+def test_what_is_read_of_a_file_is_said_to_be_text_only_if_every_span_of_whole_characters_is(bad, text, offset, size):
+    data = text.encode()[: len(text) * 2] + bad[: len(bad) // 2] + text.encode()
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        with InputReader(file.name) as reader:
+            found, valid = native.read_text(reader, min(offset, len(data)), size)
+            some = data[offset : offset + size]
+            assert bytes(found) == some
+    inner = some[0 if not offset else next((i for i, c in enumerate(some[:4]) if c & 0xC0 != 0x80), len(some)) :]
+    if offset + size < len(data):
+        inner = next((inner[: len(inner) - cut] for cut in range(4) if utf8.is_valid(inner[: len(inner) - cut])), inner)
+    assert valid <= utf8.is_valid(inner)
+    assert valid or not utf8.is_valid(some)

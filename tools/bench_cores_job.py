@@ -194,10 +194,11 @@ def without_engine(meter: ctypes.PyDLL) -> Any:
     """The native engine's C replaced by a function that returns at once, with a token for every four bytes."""
     from shardmill.tokens import native
 
-    engine = native._library()
-    encode = ctypes.CDLL(meter._name).encode_nothing
-    encode.restype, encode.argtypes = engine.engine_encode.restype, engine.engine_encode.argtypes
-    return patch.object(engine, "engine_encode", encode)
+    engine, stub = native._library(), ctypes.CDLL(meter._name)
+    ctypes.c_void_p.in_dll(stub, "layout_block").value = ctypes.cast(engine.layout_block, ctypes.c_void_p).value
+    block = stub.block_of_nothing
+    block.restype, block.argtypes = engine.engine_block.restype, engine.engine_block.argtypes
+    return patch.object(engine, "engine_block", block)
 
 
 def without_comparison() -> Any:

@@ -100,7 +100,7 @@ def _lines(texts: list[str]) -> list[npt.NDArray[Any]]:
     lines = [json.dumps({"text": text}, ensure_ascii=bool(number % 2)) for number, text in enumerate(texts)]
     lines += ['{"text": 5}', '{"text": "a\tb"}', *(json.dumps({"text": "x" * size}) for size in range(300))]
     data = np.frombuffer("\n".join(lines).encode(), np.uint8)
-    found, declined = documents.texts_of_lines(data, len(lines), ("text",))
+    found, declined, *_ = documents.texts_of_lines(data, len(lines), ("text",))
     made, ends = np.frombuffer(b"".join(found), np.uint8), np.cumsum(found.sizes)
     return [data, made, ends - found.sizes, ends, declined, documents.hashes(found, 4096, 5)]
 

@@ -13,8 +13,22 @@ Engine *engine_new(const Given *given);
 void engine_free(Engine *e);
 int64_t engine_encode(Engine *e, const u8 *const *pieces, const int64_t *sizes, int64_t count, u8 *out, int64_t *counts);
 int64_t engine_words(const Engine *e, const u8 *text, int64_t size, int scalar, int64_t *sizes);
-int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t *name_ends, int64_t name_count, int64_t count,
-                    u8 *out, const u8 **texts, int64_t *sizes, u8 *declined);
+/* As in documents/native/lines.c. */
+typedef struct {
+    const u8 *data;
+    int64_t size, count;
+    const u8 *names;
+    const int64_t *name_ends;
+    int64_t name_count;
+    u8 *out;
+    const u8 **texts;
+    int64_t *sizes;
+    u8 *declined;
+    int64_t most;
+    u64 seed, *hashes;
+    int64_t unusual;
+} Lines;
+int64_t lines_texts(Lines *);
 void texts_hashes(const u8 *const *texts, const int64_t *sizes, int64_t count, int64_t most, u64 seed, u64 *hashes);
 
 enum { LINES, LINE_TEXTS, BEGINS, ENDS, DECLINED, HASHES, LINE_ARRAYS };
@@ -115,8 +129,10 @@ static int check_lines(const Array *a)
     const u8 **found = malloc(8 * count);
     int64_t *sizes = malloc(8 * count), size = (int64_t)a[LINES].size;
     u8 *out = malloc(a[LINES].size + 16), *declined_found = malloc(count);
-    int64_t used = lines_texts(a[LINES].data, size, (const u8 *)"text", &name_end, 1, (int64_t)count, out, found, sizes,
-                               declined_found);
+    Lines given = {.data = a[LINES].data, .size = size, .count = (int64_t)count, .names = (const u8 *)"text",
+                   .name_ends = &name_end, .name_count = 1, .out = out, .texts = found, .sizes = sizes,
+                   .declined = declined_found};
+    int64_t used = lines_texts(&given);
     if (used != size)
         return differ("size of all lines", "JSON", 0, used, size);
     if (memcmp(out, texts, a[LINE_TEXTS].size))

@@ -17,12 +17,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import CDLL, c_int64, c_uint64, c_void_p
+from ctypes import CDLL, byref, c_int64, c_uint8, c_uint64, c_void_p
 from pathlib import Path
 
 import numpy as np
 import sanitize_pieces
 
+from shardmill.documents import native as documents
 from shardmill.system import compiled
 from shardmill.tokens import native
 from shardmill.tokens.model import Model, Shape
@@ -215,13 +216,13 @@ def _lines(rng: random.Random) -> bytes:
 
 def scan(library: CDLL, data: bytes, path: list[bytes], *, beyond: int = 0) -> None:
     """lines_texts on buffers of exactly the sizes it is promised; `beyond`: lie about the size of the data."""
-    library.lines_texts.restype = c_int64
     with Memory() as memory:
         ends = memory.copy(np.cumsum([len(name) for name in path], dtype=np.int64).tobytes())
-        given = c_void_p(memory.copy(data)), c_int64(len(data) + beyond), c_void_p(memory.copy(b"".join(path)))
         count = data.count(b"\n") + (not data.endswith(b"\n"))
+        field = memory.copy(b"".join(path)), ends, len(path)
         made = (memory.room(size) for size in (len(data) + 16, 8 * count, 8 * count, count))
-        library.lines_texts(*given, c_void_p(ends), c_int64(len(path)), c_int64(count), *map(c_void_p, made))
+        given = memory.copy(data), len(data) + beyond, count, *field, *made, 300, 7, memory.room(8 * count)
+        library.lines_texts(byref(documents.Lines(*given)))
 
 
 def ask(library: CDLL, texts: list[bytes], separator: bytes) -> None:
@@ -234,6 +235,9 @@ def ask(library: CDLL, texts: list[bytes], separator: bytes) -> None:
         library.texts_hashes(*given, c_int64(300), c_uint64(7), c_void_p(memory.room(8 * len(texts))))
         first, found = (c_void_p(places[0]), c_int64(sizes[0])), c_void_p(memory.room(8 * 5))
         library.texts_are_utf8(*first)
+        odd, keys = c_void_p(memory.copy(bytes(len(texts)))), c_void_p(memory.room(8 * len(texts)))
+        library.texts_examine(*given, odd, c_int64(300), c_uint64(7), keys)
+        library.texts_lines(*first, c_uint8(10), c_int64(3), c_int64(1), c_void_p(memory.room(8)))
         library.texts_separators(*first, c_void_p(memory.copy(separator)), c_int64(len(separator)), found, c_int64(5))
         library.texts_plain(*first, found, c_int64(5))
 

@@ -11,6 +11,7 @@ from given_texts import load_once, texts
 from shardmill.errors import MismatchError
 from shardmill.tokens import native
 from shardmill.tokens.cuts import Cuts
+from shardmill.tokens.layout import lay_out
 from shardmill.tokens.native import Native
 
 LONG = "\n\n".join(f"{number} {text}" for number in range(8) for text in samples.SAMPLES.values())
@@ -107,14 +108,13 @@ def test_the_check_finds_a_mill_that_cuts_elsewhere(encoding, rule, block_bytes,
 
 def test_the_running_sample_finds_an_engine_that_differs(monkeypatch):
     """Not only our tests: every job compares a sample with the reference."""
-    true_encode = Native.encode
 
-    def one_wrong(self, pieces):
-        ids, counts = true_encode(self, pieces)
+    def one_wrong(self, texts, layout):
+        ids, counts = self.encode(texts)
         ids = ids.copy()
         ids[len(ids) // 2] += 1
-        return ids, counts
+        return lay_out((ids, counts), layout), (ids, counts)
 
-    monkeypatch.setattr(Native, "encode", one_wrong)
+    monkeypatch.setattr(Native, "encode_and_lay_out", one_wrong)
     with pytest.raises(MismatchError, match=r"000\.txt byte 0: .*should be"):
         mill_text(samples.ENGLISH, tokenizer="r50k_base", engine="native")

@@ -70,8 +70,7 @@ class TablePart:
 
         return Records(
             rules=rules,
-            texts=texts,
-            odd=native.invalid(texts) | broken,
+            examined=native.examine(texts, broken, rules.hashed),
             judge=judge,
             filtered=np.array([row.value is None for row in self.rows]),
             offsets=np.array([row.at for row in self.rows], np.int64) - self.rows[0].at,

@@ -20,7 +20,7 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, HELD_BYTES, MAX_RECORDS, TextRules, block_bytes, growing, weight
 from shardmill.documents.where import Field, Where, integer
 from shardmill.io.reading import Reader
-from shardmill.tokens.strings import Flags, Numbers, Strings
+from shardmill.tokens.strings import Numbers, Strings
 
 _HEAD_BYTES = 64 << 10
 _VALUES = b'["-0123456789tfnNI'
@@ -36,7 +36,7 @@ class LinesPart:
     offset: int
     line: int
     """How many lines precede it."""
-    data: bytes | memoryview
+    data: memoryview
     newline: bytes
     job_offset: int
     after: Position
@@ -47,15 +47,14 @@ class LinesPart:
 
     def checked(self, rules: TextRules) -> Records:
         count, path, where = self.after.record - self.line, _path(rules.field), rules.where
-        texts, odd = _texts(self.data, count, self.newline, path)
-        closely = where is not None or bool(odd.any())
+        found = _texts(self.data, count, self.newline, path, rules.hashed)
+        closely = where is not None or not found.usual
         lines = self._lines() if closely else []
         # Where lines begin matters only to a split by offset.
         starts = self._starts() if closely or rules.border is not None else np.zeros(count, np.int64)
         return Records(
             rules=rules,
-            texts=texts,
-            odd=odd,
+            examined=found,
             judge=lambda index: _parse(lines[index], path, replace=rules.on_error == "replace"),
             filtered=None if where is None else np.array([not _is_wanted(line, where) for line in lines], np.bool_),
             offsets=starts,
@@ -120,17 +119,14 @@ def _newline(head: bytes) -> bytes:
 def _whole_lines(reader: Reader, here: Position, base: int, newline: bytes, rules: TextRules) -> LinesPart | None:
     """Whole lines of about a block; at least one, unless it is longer than max_run_bytes: then None."""
     for limit in growing(block_bytes(here.file, here.offset, rules), rules.max_run_bytes + 1):
-        data = reader.read(here.offset, limit)
-        goes_on = len(data) == limit
-        ends = not goes_on and damage_of(reader) is None
-        size, lines = native.whole_lines(data, newline, MAX_RECORDS, ends=ends)
-        if size or not goes_on:
+        data, (size, lines) = native.read_lines(reader, here.offset, limit, newline, MAX_RECORDS)
+        if size or len(data) < limit:
             return LinesPart(
                 file=here.file,
                 path=reader.path,
                 offset=here.offset,
                 line=here.record,
-                data=memoryview(data)[:size],  # not a copy, which would keep the GIL from others
+                data=data[:size],
                 newline=newline,
                 job_offset=base + here.offset,
                 after=Position(file=here.file, offset=here.offset + size, record=here.record + lines),
@@ -148,7 +144,7 @@ def _long_line(
     end = data.find(newline) + 1 or (len(data) if len(data) < HELD_BYTES else 0)
     data = data[:end]  # three copies at most: the line, the buffer of its text, and the text
     data = data if rules.where is None else b""
-    texts, odd = _texts(data, int(bool(data)), newline, path)
+    texts, odd, *_ = _texts(memoryview(data), int(bool(data)), newline, path)
     del data
     if not odd.all():
         after = Position(file=here.file, offset=here.offset + end, record=here.record + 1)
@@ -192,11 +188,13 @@ def _inside(record: Any, field: Field) -> Any:
     return record
 
 
-def _texts(data: bytes | memoryview, count: int, newline: bytes, path: tuple[str, ...]) -> tuple[Strings, Flags]:
+def _texts(
+    data: memoryview, count: int, newline: bytes, path: tuple[str, ...], hashed: tuple[int, int] | None = None
+) -> native.Examined:
     """The texts of so many lines, and which of them the C declined."""
     if newline == b"\n":
-        return native.texts_of_lines(np.frombuffer(data, np.uint8), count, path)
-    return Strings.of([b""] * count), np.ones(count, np.bool_)
+        return native.texts_of_lines(np.frombuffer(data, np.uint8), count, path, hashed)
+    return native.Examined(Strings.of([b""] * count), np.ones(count, np.bool_), False, None)
 
 
 def _parse(line: bytes, path: tuple[str, ...], *, replace: bool) -> tuple[bytes, int] | None:

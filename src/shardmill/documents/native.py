@@ -1,20 +1,24 @@
 """What is asked of many documents at once, in C while other threads run; its source is in native/."""
 
-from ctypes import CDLL, byref, c_char_p, c_int64, c_uint8, c_uint64, c_void_p
+from ctypes import CDLL, PyDLL, Structure, byref, c_char_p, c_int, c_int64, c_uint8, c_uint64, c_void_p
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.io.reading import Reader, local_file
 from shardmill.system import compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-_VERSION = 7
+_VERSION = 8
 # The reach of a passage is at least this, and so many times the reach tell whether there is a border.
 LEAST_REACH = 32
 CONTEXT = 8
 # Passages are longer than the reach, twice as long on average, and at most so many times.
 LONGEST = 10
+# Hashing so many bytes takes less time than others need to notice that the GIL is free.
+_QUICK_BYTES = 1 << 20
 # The parser of lines copies 16 bytes at a time.
 _SLACK = 16
 
@@ -22,23 +26,99 @@ Bytes = npt.NDArray[np.uint8]
 Hashes = npt.NDArray[np.uint64]
 
 
-def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...]) -> tuple[Strings, Flags]:
-    r"""The text in one field of each line of JSON, as Python's json reads it, and which lines are unusual in any way:
-    those were not parsed, and have no text.
+class Lines(Structure):
+    """As in native/lines.c."""
 
-    >>> texts, unusual = texts_of_lines(np.frombuffer(b'{"text": "a"}\n{"text": 5}\n', np.uint8), 2, ("text",))
-    >>> list(texts), unusual.tolist()
-    ([b'a', b''], [False, True])
+    _fields_ = [
+        ("data", c_void_p),
+        ("size", c_int64),
+        ("count", c_int64),
+        ("names", c_void_p),
+        ("name_ends", c_void_p),
+        ("name_count", c_int64),
+        *((name, c_void_p) for name in ("out", "texts", "sizes", "declined")),
+        ("most", c_int64),
+        ("seed", c_uint64),
+        ("hashes", c_void_p),
+        ("unusual", c_int64),
+    ]
+
+
+class Examined(NamedTuple):
+    """Texts; which of them are odd; and, if none is odd or empty, their keys, where they were asked for."""
+
+    texts: Strings
+    odd: Flags
+    usual: bool
+    keys: Hashes | None
+
+
+def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...], hashed: tuple[int, int] | None = None) -> Examined:
+    r"""The text in one field of each line of JSON, as Python's json reads it. Lines that are unusual in any way were not
+    parsed, and are odd. hashed: how many of the first bytes of a text make its key, and the seed.
+
+    >>> found = texts_of_lines(np.frombuffer(b'{"text": "a"}\n{"text": 5}\n', np.uint8), 2, ("text",))
+    >>> list(found.texts), found.odd.tolist(), found.usual
+    ([b'a', b''], [False, True], False)
     """
-    names = [name.encode() for name in path]
-    name_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    name_bytes, name_ends = _names(path)
     out, unusual = np.empty(len(data) + _SLACK, np.uint8), np.empty(count, np.bool_)
     pointers, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
-    field = b"".join(names), name_ends.ctypes.data, len(names)
-    made = out.ctypes.data, pointers.ctypes.data, sizes.ctypes.data, unusual.ctypes.data
-    size = _library().lines_texts(data.ctypes.data, len(data), *field, count, *made)
+    keys = None if hashed is None else np.empty(count, np.uint64)
+    given = Lines(
+        *(data.ctypes.data, len(data), count, name_bytes.ctypes.data, name_ends.ctypes.data, len(path)),
+        *(out.ctypes.data, pointers.ctypes.data, sizes.ctypes.data, unusual.ctypes.data),
+        *(hashed or (0, 0)),
+        None if keys is None else keys.ctypes.data,
+    )
+    size = _library().lines_texts(byref(given))
     assert size == len(data), "that many lines"
-    return Strings(pointers, sizes, (out,)), unusual
+    usual = not given.unusual
+    return Examined(Strings(pointers, sizes, (out,), len(data)), unusual, usual, keys if usual else None)
+
+
+@lru_cache
+def _names(path: tuple[str, ...]) -> tuple[Bytes, Numbers]:
+    """The names of a field in sequence, and where each ends."""
+    names = [name.encode() for name in path]
+    return np.frombuffer(b"".join(names), np.uint8), np.cumsum([len(name) for name in names], dtype=np.int64)
+
+
+def examine(texts: Strings, odd: Flags, hashed: tuple[int, int] | None = None) -> Examined:
+    """Texts that may not be UTF-8: those are odd, too."""
+    odd, keys = odd.copy(), None if hashed is None else np.empty(len(texts), np.uint64)
+    given = odd.ctypes.data, *(hashed or (0, 0)), None if keys is None else keys.ctypes.data
+    usual = not _library().texts_examine(*texts.given, *given)
+    return Examined(texts, odd, usual, keys if usual else None)
+
+
+def read_text(reader: Reader, offset: int, length: int) -> tuple[memoryview, bool]:
+    """As Reader.read, and whether it is UTF-8, apart from characters that are cut off at an end which is not that of the
+    file; False: not known."""
+    place = local_file(reader, offset, length)
+    if place is not None:
+        data, valid = np.empty(place[1], np.uint8), c_int64()
+        ends = offset + len(data) == reader.size
+        done = _library().texts_read(place[0], offset, len(data), ends, data.ctypes.data, byref(valid))
+        if done == len(data):
+            return data.data, bool(valid.value)
+    return memoryview(reader.read(offset, length)), False
+
+
+def read_lines(
+    reader: Reader, offset: int, length: int, newline: bytes, most: int
+) -> tuple[memoryview, tuple[int, int]]:
+    """As Reader.read; where the last of the whole lines ends, and how many there are, at most so many. Where the file
+    ends, its last line need not end, unless it is damaged there."""
+    place = local_file(reader, offset, length)
+    if place is not None:
+        data, found = np.empty(place[1], np.uint8), (c_int64 * 2)()
+        given = data.ctypes.data, newline[0], most, len(data) < length, found
+        if _library().texts_read_lines(place[0], offset, len(data), *given) == len(data):
+            return data.data, (found[0], found[1])
+    text = reader.read(offset, length)
+    ends = len(text) < length and getattr(reader, "damage", None) is None
+    return memoryview(text), whole_lines(text, newline, most, ends=ends)
 
 
 def is_utf8(data: bytes | memoryview) -> bool:
@@ -55,7 +135,19 @@ def invalid(texts: Strings) -> Flags:
 def hashes(texts: Strings, most: int, seed: int) -> Hashes:
     """The seeded xxh3 of the beginning of each text, of so many bytes at most."""
     found = np.empty(len(texts), np.uint64)
-    _library().texts_hashes(*texts.given, most, seed, found.ctypes.data)
+    (_quick() if len(texts) * most < _QUICK_BYTES else _library()).texts_hashes(
+        *texts.given, most, seed, found.ctypes.data
+    )
+    return found
+
+
+def below(keys: Hashes, limit: int, *, above: bool = False) -> Flags:
+    """Which keys are below a limit, or (above) are not."""
+    found = np.empty(len(keys), np.bool_)
+    if limit >= 1 << 64:
+        found[:] = not above
+    else:
+        _quick().texts_below(keys.ctypes.data, len(keys), limit, above, found.ctypes.data)
     return found
 
 
@@ -113,14 +205,26 @@ def passage_borders(
 @lru_cache(maxsize=1)
 def _library() -> CDLL:
     library = compiled.load("documents/native/lines.so", _VERSION)
-    field, made = (c_char_p, c_void_p, c_int64), (c_void_p, c_void_p, c_void_p, c_void_p)
-    compiled.declare(library, "lines_texts", c_int64, c_void_p, c_int64, *field, c_int64, *made)
+    compiled.declare(library, "lines_texts", c_int64, c_void_p)
     texts = c_void_p, c_void_p, c_int64
     compiled.declare(library, "texts_are_utf8", c_int64, c_void_p, c_int64)
     compiled.declare(library, "texts_invalid", c_int64, *texts, c_void_p)
+    compiled.declare(library, "texts_examine", c_int64, *texts, c_void_p, c_int64, c_uint64, c_void_p)
     compiled.declare(library, "texts_hashes", None, *texts, c_int64, c_uint64, c_void_p)
     compiled.declare(library, "texts_separators", c_int64, c_void_p, c_int64, c_char_p, c_int64, c_void_p, c_int64)
     compiled.declare(library, "texts_lines", c_int64, c_char_p, c_int64, c_uint8, c_int64, c_int64, c_void_p)
+    file = c_int, c_int64, c_int64
+    compiled.declare(library, "texts_read", c_int64, *file, c_int64, c_void_p, c_void_p)
+    compiled.declare(library, "texts_read_lines", c_int64, *file, c_void_p, c_uint8, c_int64, c_int64, c_void_p)
     compiled.declare(library, "texts_plain", c_int64, c_void_p, c_int64, c_void_p, c_int64)
     compiled.declare(library, "passages_borders", c_int64, c_void_p, *[c_int64] * 7, c_void_p, c_void_p, c_int64)
+    return library
+
+
+@lru_cache(maxsize=1)
+def _quick() -> PyDLL:
+    """For what takes so little time that it keeps the GIL: to get it back takes longer while others want it, too."""
+    library = PyDLL(_library()._name)
+    compiled.declare(library, "texts_below", None, c_void_p, c_int64, c_uint64, c_int64, c_void_p)
+    compiled.declare(library, "texts_hashes", None, c_void_p, c_void_p, c_int64, c_int64, c_uint64, c_void_p)
     return library

@@ -26,7 +26,7 @@ def find_passages(
 ) -> tuple[memoryview, Passages]:
     """The next bytes of the file, about so many, and the passages that begin and end in them, up to `last`, a border."""
     for limit in (about,) if about >= rules.max_run_bytes else growing(about, rules.max_run_bytes):
-        data, low, at_end = _around(reader, at, limit, rules)
+        data, low, at_end, valid = _around(reader, at, limit, rules)
         here = at - low
         until = len(data) if at_end else here + limit + 1
         if last is not None:
@@ -37,16 +37,20 @@ def find_passages(
     at_end &= last is None
     bounds, by_force = _not_too_far_apart(data, here, borders, forced, rules.max_run_bytes, at_end=at_end)
     texts, end = Strings.within(np.frombuffer(data, np.uint8), bounds[:-1], bounds[1:]), int(bounds[-1])
-    return memoryview(data)[here:end], Passages(
+    text = data[here:end]
+    if len(text) < len(data) // 2:
+        text = memoryview(bytes(text))  # so that little text does not keep much in memory
+    return text, Passages(
         bounds=bounds - here,
         keys=rules.keys(texts, base + low + bounds[:-1], PASSAGE_HEAD),
         forced=by_force,
         last=at_end and end == len(data),
+        valid=valid,
     )
 
 
 def _not_too_far_apart(
-    data: bytes, here: int, borders: Numbers, forced: Flags, max_run_bytes: int, *, at_end: bool
+    data: memoryview, here: int, borders: Numbers, forced: Flags, max_run_bytes: int, *, at_end: bool
 ) -> tuple[Numbers, bool]:
     """From here on, the borders up to the first that is forced, or that must be: max_run_bytes behind the one before it.
     And whether the last is forced."""
@@ -65,7 +69,7 @@ def _not_too_far_apart(
 def first_border(reader: Reader, base: int, at: int, rules: TextRules) -> int | None:
     """The first border at or after this byte; None: none nearby."""
     for limit in growing(4 * _reach(rules), rules.max_run_bytes):
-        data, low, at_end = _around(reader, at, limit, rules)
+        data, low, at_end, _ = _around(reader, at, limit, rules)
         borders, _ = _borders(data, low, base, (at - low, at - low + limit), rules, at_end=at_end)
         if len(borders) or at_end:
             break
@@ -83,17 +87,18 @@ def _reach(rules: TextRules) -> int:
     return max(native.LEAST_REACH, rules.passage_bytes // 2)
 
 
-def _around(reader: Reader, at: int, limit: int, rules: TextRules) -> tuple[bytes, int, bool]:
-    """The text there with what tells its borders; where it begins; and whether the file ends with it."""
+def _around(reader: Reader, at: int, limit: int, rules: TextRules) -> tuple[memoryview, int, bool, bool]:
+    """The text there with what tells its borders; where it begins; and whether the file ends with it, and whether all of
+    it is known to be UTF-8."""
     context = context_bytes(rules)
     low = max(0, at - context)
     length = at - low + limit + context
-    data = reader.read(low, length)
-    return data, low, len(data) < length if reader.size is None else low + len(data) == reader.size
+    data, valid = native.read_text(reader, low, length)
+    return data, low, len(data) < length if reader.size is None else low + len(data) == reader.size, valid
 
 
 def _borders(
-    data: bytes, low: int, base: int, span: tuple[int, int], rules: TextRules, *, at_end: bool
+    data: memoryview, low: int, base: int, span: tuple[int, int], rules: TextRules, *, at_end: bool
 ) -> tuple[Numbers, Flags]:
     """All borders in a span of data, which begins at byte `low` of the file, at exact cuts where there are any; and
     which of them are cut by force."""
@@ -114,20 +119,20 @@ def _borders(
     return found[first:after], forced[first:after]
 
 
-def _border_of_split(data: bytes, at: int, rules: TextRules, *, at_end: bool) -> list[Border]:
+def _border_of_split(data: memoryview, at: int, rules: TextRules, *, at_end: bool) -> list[Border]:
     """Where the split of head or tail is, if that is in this text."""
     if not 0 < at < len(data):
         return []
     if rules.exact_border:
         return [(at, True)]
     limit = 4 * _reach(rules)
-    cut = rules.cuts.at_or_after(data, max(at, BEFORE_BYTES), limit, at_end=at_end)
+    cut = rules.cuts.at_or_after(bytes(data), max(at, BEFORE_BYTES), limit, at_end=at_end)
     if cut is not None:
         return [(cut, False)]
     return [] if at_end and at + limit >= len(data) else [(character_boundary(data, at), True)]
 
 
-def character_boundary(data: bytes, at: int) -> int:
+def character_boundary(data: bytes | memoryview, at: int) -> int:
     """The last offset up to `at` that is not inside a character."""
     for start in range(at - 1, max(0, at - 4), -1):
         if data[start] & 0xC0 != 0x80:

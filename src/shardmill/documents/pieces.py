@@ -13,6 +13,8 @@ from shardmill.tokens.strings import Flags, Numbers, Strings
 
 TRAIN, VAL, AS_BEFORE = 0, 1, -1
 _NO_TEXTS = Strings.of([])
+_ALL = np.ones(16 << 10, np.bool_)
+_ALL.flags.writeable = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +63,8 @@ class Pieces:
     val: Sides = field(default_factory=lambda: np.empty(0, np.int8))
     begins: Flags = field(default_factory=lambda: np.empty(0, np.bool_))
     ends: Flags = field(default_factory=lambda: np.empty(0, np.bool_))
+    all_whole: bool = False
+    """All are whole documents."""
     passages: Numbers | None = None
     """How many passages each piece is; None when documents are split whole."""
     events: list[tuple[int, str, int]] = field(default_factory=list)
@@ -77,8 +81,11 @@ class Pieces:
     @staticmethod
     def whole(texts: Strings, offsets: Numbers) -> "Pieces":
         """A piece for each document."""
-        begins, ends = np.ones(len(texts), np.bool_), np.ones(len(texts), np.bool_)
-        return Pieces(texts=texts, offsets=offsets, val=np.zeros(len(texts), np.int8), begins=begins, ends=ends)
+        count = len(texts)
+        every = _ALL[:count] if count <= len(_ALL) else np.ones(count, np.bool_)
+        return Pieces(
+            texts=texts, offsets=offsets, val=np.zeros(count, np.int8), begins=every, ends=every, all_whole=True
+        )
 
     @staticmethod
     def of_documents(
@@ -114,6 +121,7 @@ class Pieces:
             val=np.concatenate([each.val for each in several]),
             begins=np.concatenate([each.begins for each in several]),
             ends=np.concatenate([each.ends for each in several]),
+            all_whole=all(each.all_whole for each in several[1:]),
         )
         if any(each.passages is not None for each in several):
             found.passages = np.concatenate(

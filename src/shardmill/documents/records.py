@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardmill.documents import utf8
-from shardmill.documents.native import Hashes
+from shardmill.documents.native import Examined, Hashes
 from shardmill.documents.pieces import Pieces, Position
 from shardmill.documents.rejects import Location, Reject
 from shardmill.documents.rules import DOCUMENT_HEAD, TextRules
@@ -35,9 +35,8 @@ class Records:
     """
 
     rules: TextRules
-    texts: Strings
-    odd: Flags
-    """Which of them only `judge` can tell."""
+    examined: Examined
+    """Their texts, and which of them only `judge` can tell."""
     judge: Callable[[int], Text | None]
     """The index of an odd one → its text; None: it is no record at all. Raises Broken."""
     filtered: Flags | None = None
@@ -50,13 +49,14 @@ class Records:
     """The byte of the whole input where the Part begins, or would if rows were bytes."""
     first: int | None = None
     """The number of the first record, where each has the next number."""
+    texts: Strings = field(init=False)
     found: Pieces = field(init=False)
-    indexes: Numbers = field(init=False)
-    """Of each document, its index among the records of the Part."""
+    _indexes: Numbers | None = None
 
     def __post_init__(self) -> None:
-        if not (self.rules.selects or self.odd.any()) and self.texts.sizes.all():  # as usual
-            self.found, self.indexes = Pieces.whole(self.texts, self.offsets), np.arange(len(self.texts))
+        self.texts = self.examined.texts
+        if self.examined.usual and not self.rules.selects:
+            self.found = Pieces.whole(self.texts, self.offsets)
             return
         noted, none = Pieces(), np.zeros(len(self.texts), np.bool_)
         left_out = {"": none.copy(), "documents_filtered": none if self.filtered is None else self.filtered}
@@ -69,12 +69,17 @@ class Records:
         for index, number in replaced.items():
             if number and not any(mask[index] for mask in left_out.values()):
                 noted.count("replaced_characters", number, at=index)
-        self.found, self.indexes = Pieces.of_documents(self.texts, self.offsets, left_out, noted)
+        self.found, self._indexes = Pieces.of_documents(self.texts, self.offsets, left_out, noted)
+
+    @property
+    def indexes(self) -> Numbers:
+        """Of each document, its index among the records of the Part."""
+        return np.arange(len(self.texts)) if self._indexes is None else self._indexes
 
     def _judge_odd(self, noted: Pieces, left_out: dict[str, Flags]) -> dict[int, int]:
         """The texts of odd records; returns how many characters of each were replaced."""
         changed, replaced = dict[int, bytes](), dict[int, int]()
-        for index in np.flatnonzero(self.odd & ~left_out["documents_filtered"]).tolist():
+        for index in np.flatnonzero(self.examined.odd & ~left_out["documents_filtered"]).tolist():
             try:
                 text = self.judge(index)
             except Broken as e:
@@ -88,8 +93,10 @@ class Records:
         return replaced
 
     def pieces(self, _base: int, rules: TextRules, is_val: Callable[[Hashes], Flags]) -> Pieces:
-        found = self.found
-        found.val[:] = is_val(rules.keys(found.texts, self.job_offset + found.offsets))
+        found, keys = self.found, self.examined.keys if self._indexes is None else None
+        found.val = is_val(rules.keys(found.texts, self.job_offset + found.offsets) if keys is None else keys).view(
+            np.int8
+        )
         return found
 
     def place_of(self, piece: int, offset: int) -> Location:

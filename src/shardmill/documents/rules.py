@@ -55,6 +55,8 @@ class Passages:
     """The cut at its end had to be forced."""
     last: bool
     """Nothing follows in the file."""
+    valid: bool
+    """All of it is known to be UTF-8."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +101,11 @@ class TextRules:
         if self.seed is None:
             return offsets.astype(np.uint64)
         return native.hashes(texts, DOCUMENT_HEAD if most is None else most, self.seed & _ALL)
+
+    @property
+    def hashed(self) -> tuple[int, int] | None:
+        """How many of the first bytes of a document are hashed, and the seed; None: its offset is its key."""
+        return None if self.seed is None else (DOCUMENT_HEAD, self.seed & _ALL)
 
     @property
     def selects(self) -> bool:

@@ -39,6 +39,8 @@ class TextPart:
     open: bool
     forced: bool = False
     """The cut at the end of this Part had to be forced."""
+    valid: bool = False
+    """All of it is known to be UTF-8."""
     boms: int = 0
     """1 if a byte order mark precedes it."""
     dropped: bool = False
@@ -65,7 +67,7 @@ class TextPart:
         return Position(file=self.file, offset=end, begin=self.begin if self.open else end)
 
     def checked(self, rules: TextRules) -> "Text":
-        invalid = not rules.judging and not utf8.is_valid(self.data)
+        invalid = not (self.valid or rules.judging or utf8.is_valid(self.data))
         if invalid and rules.on_error == "stop" and not rules.limited and rules.wanted is None:
             raise utf8.refusal(self.path, self.offset, bytes(self.data))
         return Text(part=self, invalid=invalid)
@@ -122,7 +124,7 @@ class SmallFiles:
             noted.count("byte_order_marks", marks)
         numbers = np.arange(len(self.parts))
         found, _ = Pieces.of_documents(self.texts, numbers, left_out, noted)
-        found.val[:] = is_val(rules.keys(found.texts, found.offsets))
+        found.val = is_val(rules.keys(found.texts, found.offsets)).view(np.int8)
         return found
 
     def origins(self, found: Pieces) -> Numbers:
@@ -206,8 +208,10 @@ def _pieces_of_documents(part: TextPart, rules: TextRules, *, suspect: bool) -> 
     left_out = {"documents_empty": empty, "documents_unsampled": unsampled, "documents_rejected": bad, "": counted}
     found, _ = Pieces.of_documents(texts, offsets, left_out, noted)
     if part.continues and not part.dropped:
+        found.begins, found.all_whole = found.begins.copy(), False
         found.begins[:1], found.val[:1] = False, AS_BEFORE
     if part.open:
+        found.ends, found.all_whole = found.ends.copy(), False
         found.ends[:1] = False
     return found
 
@@ -250,6 +254,7 @@ def _end_at_bad_byte(pieces: Pieces, part: TextPart, rules: TextRules) -> None:
             raise error
         pieces.keep(i + 1)
         good = rules.cuts.nearest(data, utf8.valid_bytes(data)) or 0
+        pieces.ends, pieces.all_whole = pieces.ends.copy(), False
         pieces.texts.sizes[i], pieces.ends[i] = good, False
         pieces.error = i + 1, error
         return

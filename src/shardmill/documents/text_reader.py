@@ -171,7 +171,7 @@ def _head(reader: Reader, begin: int, separator: bytes) -> bytes:
 
 def _next_span(
     reader: Reader, at: int, before: int, rules: TextRules, about: int, last: int | None = None
-) -> tuple[bytes, int, bool]:
+) -> tuple[memoryview, int, bool]:
     """The next bytes of the file up to the end of a document or an exact cut; how many documents end, 0 at a cut; and
     whether the cut was forced. The document began at least `before` bytes earlier: they are context. At `last`, if given,
     there is an exact cut.
@@ -180,8 +180,9 @@ def _next_span(
     margin = CONTEXT_BYTES + len(separator or b"")
     for limit in growing(about, rules.max_run_bytes):
         if last is not None and at + limit >= last:
-            return reader.read(at, last - at), 0, False
+            return memoryview(reader.read(at, last - at)), 0, False
         data = reader.read(at - before, before + limit + margin)
+        view = memoryview(data)
         high = before + limit
         file_ends = len(data) <= high
         count = 0
@@ -189,13 +190,13 @@ def _next_span(
             window = np.frombuffer(data, np.uint8)[before : high + len(separator)]
             end, count = _documents_end(window, separator)
             if end and (not file_ends or count == MAX_RECORDS):
-                return data[before : before + end], count, False
+                return view[before : before + end], count, False
         if file_ends:
-            return data[before:], count + 1, False
+            return view[before:], count + 1, False
         cut = rules.cuts.last(data, before, min(high, len(data)))
         if cut is not None:
-            return data[before:cut], 0, False
-    return data[before : character_boundary(data, before + rules.max_run_bytes)], 0, True
+            return view[before:cut], 0, False
+    return view[before : character_boundary(data, before + rules.max_run_bytes)], 0, True
 
 
 def _read_passages(
@@ -217,6 +218,7 @@ def _read_passages(
             keys=found.keys,
             open=not last,
             forced=found.forced,
+            valid=found.valid,
             path=reader.path,
         )
         at += len(data)

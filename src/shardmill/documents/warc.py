@@ -72,8 +72,7 @@ class WarcPart:
 
         return Records(
             rules=rules,
-            texts=texts,
-            odd=native.invalid(texts) | no_text,
+            examined=native.examine(texts, no_text, rules.hashed),
             judge=judge,
             filtered=np.array([record.filtered for record in self.records]),
             offsets=offsets,

@@ -6,9 +6,11 @@ from shardmill.formats.indexes import sidecars_of
 from shardmill.formats.output_files import OutputFiles
 from shardmill.formats.registry import Output
 from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, SidecarFile, SplitName, SplitText, Tokens
+from shardmill.tokens.layout import ends_and_sizes
 from shardmill.tokens.token_bytes import token_bytes_of
 
 _MOVED_TOKENS = 1 << 20
+_NOWHERE = np.zeros((8 << 10, 2), np.uint64)
 
 
 class ShardFiles:
@@ -111,8 +113,12 @@ class FormatWriter:
         self._splits = {split: ShardFiles(files, output, split, extra or {}, finished=finished) for split in SPLITS}
         self._sidecars = sidecars_of(output, files, finished=finished)
 
-    def append(self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance, text_bytes: int = 0) -> None:
+    def append(
+        self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance | None, text_bytes: int = 0
+    ) -> None:
         """The next tokens of a split, where documents end among them, where each came from, and how much text they are."""
+        if places is None:  # nobody asks
+            places = _NOWHERE[: len(ends)] if len(ends) <= len(_NOWHERE) else np.zeros((len(ends), 2), np.uint64)
         room = self._output.val_tokens - self._splits["val"].tokens
         if split == "train" and room > 0:  # the first shard is the validation set
             inside = int(np.searchsorted(ends, room, side="right"))
@@ -170,18 +176,19 @@ class FormatWriter:
         if len(ends):
             # Running text is split by passages: what the other split has of this document ends with it.
             self._close("val" if split == "train" else "train", places[:1])
-            self._documents(split, ends + begin, places)
+            self._documents(split, ends, begin, places)
 
     def _close(self, split: SplitName, place: Provenance) -> None:
         grown = self._splits[split]
         if grown.tokens > grown.end:
-            self._documents(split, np.array([grown.tokens], np.int64), place)
+            self._documents(split, np.array([grown.tokens], np.int64), 0, place)
 
-    def _documents(self, split: SplitName, ends: Positions, places: Provenance) -> None:
+    def _documents(self, split: SplitName, ends: Positions, begin: int, places: Provenance) -> None:
+        """Documents that end there, counted from a token of the split; those without tokens are left out."""
         grown = self._splits[split]
-        sizes = np.diff(ends, prepend=grown.end)
-        some = sizes > 0
-        if not some.all():
+        ends, sizes, empty = ends_and_sizes(ends, begin, grown.end)
+        if empty:
+            some = sizes > 0
             ends, sizes, places = ends[some], sizes[some], places[some]
         if len(ends):
             grown.end, grown.documents = int(ends[-1]), grown.documents + len(ends)

@@ -124,6 +124,10 @@ class InputReader:
             missing -= len(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
+    @property
+    def descriptor(self) -> int:
+        return self._fd
+
     def now(self) -> Iterator[tuple[int, int]]:
         """Size and modification time in ns: of the open file, and of the file that has its name now."""
         opened = os.fstat(self._fd)
@@ -164,13 +168,20 @@ class Until:
 
     def __init__(self, reader: Reader, size: int) -> None:
         self.path, self.size = reader.path, size
-        self._reader = reader
+        self.whole = reader
 
     def read(self, offset: int, length: int) -> bytes:
-        return self._reader.read(offset, max(0, min(length, self.size - offset)))
+        return self.whole.read(offset, max(0, min(length, self.size - offset)))
 
     def done_until(self, offset: int) -> None:
-        self._reader.done_until(offset)
+        self.whole.done_until(offset)
+
+
+def local_file(reader: Reader, offset: int, length: int) -> tuple[int, int] | None:
+    """The descriptor that a Reader would read this from, and how many bytes there are; None: it is no local file."""
+    if isinstance(reader, Until):
+        return local_file(reader.whole, offset, max(0, min(length, reader.size - offset)))
+    return (reader.descriptor, max(0, min(length, reader.size - offset))) if isinstance(reader, InputReader) else None
 
 
 class PipeReader:

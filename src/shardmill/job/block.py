@@ -19,8 +19,7 @@ from shardmill.job.sources import Checked
 from shardmill.job.split import Splitter
 from shardmill.record.manifest import Counts
 from shardmill.tokens.encoder import Encoder
-from shardmill.tokens.layout import Laid, Tokens, lay_out, sums
-from shardmill.tokens.model import Ids, TokenCounts
+from shardmill.tokens.layout import Laid, Layout, Tokens, lay_out, sums
 from shardmill.tokens.strings import Flags, Numbers
 
 Places = npt.NDArray[np.uint64]
@@ -35,7 +34,7 @@ class Trace:
     text_bytes: Numbers
     ends: Flags
     """Whether the piece ends a document that has text."""
-    places: Places
+    places: Places | None
     files: list[int]
 
 
@@ -50,7 +49,7 @@ class Run:
     val: bool | None
     tokens: Tokens
     ends: Numbers
-    places: Places
+    places: Places | None
     text_bytes: int
 
 
@@ -77,13 +76,17 @@ class Milled:
     @property
     def nbytes(self) -> int:
         """About how much memory it takes."""
-        return sum(run.tokens.nbytes + run.ends.nbytes + run.places.nbytes for run in self.runs)
+        places = sum(run.places.nbytes for run in self.runs if run.places is not None)
+        return places + sum(run.tokens.nbytes + run.ends.nbytes for run in self.runs)
 
     def moved(self, by: Shift) -> "Milled":
         """The same in the numbers of the file."""
         return dataclasses.replace(
             self,
-            runs=[dataclasses.replace(run, places=_moved(run.places, by)) for run in self.runs],
+            runs=[
+                run if run.places is None else dataclasses.replace(run, places=_moved(run.places, by))
+                for run in self.runs
+            ],
             after=self.after.moved(by) if self.after.offset else self.after,
             rejects=tuple(dataclasses.replace(reject, location=reject.location.moved(by)) for reject in self.rejects),
         )
@@ -107,16 +110,14 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
             of_part.keep(at)
             break
     pieces = Pieces.joined(found)
-    encoded = encoder.encode(pieces.texts, pieces.begins)
+    eot, closes, has_text, unsure = _eot_and_ends(job, pieces, had_text=True)
+    laid, encoded = encoder.encode_and_lay_out(pieces.texts, pieces.begins, _layout(job, pieces, eot, closes))
     seconds, where = time.thread_time() - began, lambda number: _location(block, checked, found, number)
     checked_bytes = job.checker.check(block.index, pieces.texts, pieces.begins, encoded, where, seconds)
     places, files = _places(job, block, checked, found), [part.file for part in block.parts]
 
-    def settled(had_text: bool) -> tuple[Milled, bool]:
-        """The result, given whether the document that continues here had text before; and whether that mattered."""
-        eot, closes, has_text, unsure = _eot_and_ends(job, pieces, had_text=had_text)
-        laid, sizes = _laid_out(job, pieces, encoded, eot, closes), pieces.texts.sizes
-        trace = None
+    def milled(laid: Laid, closes: Flags, has_text: bool | None) -> Milled:
+        trace, sizes = None, pieces.texts.sizes
         if job.rules.limited:
             without_text = dataclasses.replace(pieces, texts=Pieces().texts)
             of_each = [file for file, each in zip(files, found) for _ in range(len(each))]
@@ -124,7 +125,7 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
             trace = Trace(
                 pieces=without_text, token_ends=ends, text_bytes=sizes, ends=closes, places=places, files=of_each
             )
-        milled = Milled(
+        return Milled(
             index=block.index,
             runs=runs_of(laid, places),
             counts=count(pieces, block.input_bytes),
@@ -135,10 +136,14 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
             error=error,
             has_text=has_text,
         )
-        return milled, unsure
 
-    milled, unsure = settled(True)
-    return dataclasses.replace(milled, settle=lambda had_text: settled(had_text)[0]) if unsure else milled
+    def settled(had_text: bool) -> Milled:
+        """The result, given whether the document that continues here had text before."""
+        eot, closes, has_text, _ = _eot_and_ends(job, pieces, had_text=had_text)
+        return milled(lay_out(encoded, _layout(job, pieces, eot, closes)), closes, has_text)
+
+    made = milled(laid, closes, has_text)
+    return dataclasses.replace(made, settle=settled) if unsure else made
 
 
 def _checked(job: Job, block: Block) -> tuple[list[Checked], ShardmillError | None]:
@@ -157,11 +162,13 @@ def _checked(job: Job, block: Block) -> tuple[list[Checked], ShardmillError | No
     return checked, None
 
 
-def _places(job: Job, block: Block, checked: list[Checked], found: list[Pieces]) -> Places:
-    """For each piece, the file and the byte or record where its document starts; zeros if the output has no use for it."""
+def _places(job: Job, block: Block, checked: list[Checked], found: list[Pieces]) -> Places | None:
+    """For each piece, the file and the byte or record where its document starts; None if the output has no use for it."""
+    if not job.writes.needs_places:
+        return None
     places = np.zeros((sum(map(len, found)), 2), np.uint64)
     at = 0
-    for part, good, pieces in zip(block.parts, checked, found) if job.writes.needs_places else ():
+    for part, good, pieces in zip(block.parts, checked, found):
         until = at + len(pieces)
         places[at:until, 0] = part.file
         places[at:until, 1] = good.origins(pieces)
@@ -191,14 +198,22 @@ def _eot_and_ends(job: Job, pieces: Pieces, *, had_text: bool) -> tuple[Flags, F
     return (closes if after else begun), closes, has_text, unsure
 
 
-def _laid_out(job: Job, pieces: Pieces, encoded: tuple[Ids, TokenCounts], eot: Flags, closes: Flags) -> Laid:
-    """The tokens of a Block as they are written, train before val where documents are whole and there is no limit."""
-    whole = not job.rules.limited and pieces.passages is None and bool(pieces.begins.all() and pieces.ends.all())
-    columns = eot, closes, pieces.val, pieces.texts.sizes
-    return lay_out(encoded, columns, job.eot_id, job.writes.dtype, before=job.eot_side == "before", apart=whole)
+def _layout(job: Job, pieces: Pieces, eot: Flags, closes: Flags) -> Layout:
+    """Train comes before val where documents are whole and there is no limit."""
+    whole = pieces.passages is None and (pieces.all_whole or bool(pieces.begins.all() and pieces.ends.all()))
+    return Layout(
+        dtype=job.writes.dtype,
+        eot=job.eot_id,
+        before=job.eot_side == "before",
+        apart=whole and not job.rules.limited,
+        has_eot=None if pieces.all_whole else eot,
+        closes=None if pieces.all_whole else closes,
+        val=pieces.val,
+        text_bytes=pieces.texts.sizes,
+    )
 
 
-def runs_of(laid: Laid, places: Places) -> list[Run]:
+def runs_of(laid: Laid, places: Places | None) -> list[Run]:
     """The tokens of a Block, cut where the split changes."""
     runs, start, first = list[Run](), 0, 0
     for split, stop, last, text_bytes in laid.runs:
@@ -207,7 +222,7 @@ def runs_of(laid: Laid, places: Places) -> list[Run]:
                 val=None if split == AS_BEFORE else bool(split),
                 tokens=laid.tokens[start:stop],
                 ends=laid.ends[first:last],
-                places=places[laid.ended[first:last]],
+                places=None if places is None else places[laid.ended[first:last]],
                 text_bytes=text_bytes,
             )
         )

@@ -247,7 +247,9 @@ class _Sampler:
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
         ends = ends if data.endswith(b"\n") else np.append(ends, len(data))
         after = Position(record=len(ends))
-        part = LinesPart(file=0, path=path, offset=0, line=0, data=data, newline=b"\n", job_offset=0, after=after)
+        part = LinesPart(
+            file=0, path=path, offset=0, line=0, data=memoryview(data), newline=b"\n", job_offset=0, after=after
+        )
         found = self._checked(part)
         assert isinstance(found, Records)
         texts, documents = [], 0.0

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from shardmill.documents import native
 from shardmill.documents.native import Hashes
 from shardmill.documents.pieces import BEGINNING, Position
 from shardmill.documents.rules import Sample
@@ -24,7 +25,7 @@ class Splitter:
     limit: int
 
     def is_val(self, keys: Hashes) -> Flags:
-        return keys >= self.limit if self.mode == "tail" else keys < self.limit
+        return native.below(keys, self.limit, above=self.mode == "tail")
 
 
 def sampler(share: float | None, seed: int) -> Sample | None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardmill.job.block import Milled, Trace, count, runs_of
 from shardmill.job.job import Job
-from shardmill.tokens.layout import Tokens, lay_out
+from shardmill.tokens.layout import Layout, Tokens, lay_out
 from shardmill.tokens.token_bytes import token_bytes_of
 
 
@@ -68,7 +68,8 @@ class Truncation:
         text_bytes = np.append(trace.text_bytes[:last], self._bytes_of(trace, last, written))
         closes = np.append(trace.ends[:last], True)  # the document that is cut ends here
         sizes = np.diff(np.append(trace.token_ends[:last], tokens), prepend=0)
-        laid = lay_out((written, sizes), (closes, closes, val, text_bytes), None, written.dtype)
+        layout = Layout(dtype=written.dtype, eot=None, closes=closes, val=val, text_bytes=text_bytes)
+        laid = lay_out((written, sizes), layout)
         counts = count(trace.pieces, spent, pieces)
         behind = self._replaced_behind(trace, last, written)
         return dataclasses.replace(

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.system import compiled
-from shardmill.tokens.model import AddedToken
-from shardmill.tokens.native import VERSION
+from shardmill.tokens.model import VERSION, AddedToken
 from shardmill.tokens.strings import Strings
 
 Spans = npt.NDArray[np.int64]

@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.tokens.added import TEXT, Added
+from shardmill.tokens.layout import Laid, Layout, lay_out
 from shardmill.tokens.model import AddedToken, Ids, Model, TokenCounts
 from shardmill.tokens.native import Native
 from shardmill.tokens.normalize import normalize
-from shardmill.tokens.strings import Strings
+from shardmill.tokens.strings import Flags, Strings
 
 Rows = npt.NDArray[np.int64]
 """For each stretch of a piece: the number of the piece, and the id of the added token that it is, or TEXT."""
@@ -48,6 +49,18 @@ class ByteLevel:
         joined[added] = rows[~is_text, 1]
         joined[from_text] = ids
         return joined, np.bincount(rows[:, 0], sizes, len(pieces)).astype(np.int64)
+
+    def encode_and_lay_out(
+        self, pieces: Strings, begins: Flags, layout: Layout
+    ) -> tuple[Laid, tuple[Ids, TokenCounts]]:
+        """The same, and the tokens as they are written."""
+        rows, texts = _split(self._raw, None, pieces)
+        if rows is None and self._nfc:
+            texts = normalize(texts)
+        if rows is None and _split(self._normalized, rows, texts)[0] is None:
+            return self._native.encode_and_lay_out(texts, layout)
+        encoded = self.encode(pieces, begins)
+        return lay_out(encoded, layout), encoded
 
     @property
     def memory(self) -> int:

@@ -114,7 +114,7 @@ class Cuts:
         return self.first_anywhere(data, at, min(at + limit, len(data) - (0 if at_end else CONTEXT_BYTES)))
 
     def each_at_or_after(
-        self, data: bytes, places: Numbers, visible: Flags, limit: int, *, at_end: bool = False
+        self, data: memoryview, places: Numbers, visible: Flags, limit: int, *, at_end: bool = False
     ) -> Numbers:
         """The same for each of many places, sorted; without those behind which there is none. visible: which are known to
         be a blank or behind a newline, between characters that are not whitespace."""
@@ -122,8 +122,9 @@ class Cuts:
             visible = visible & self._are_apart(data, places)
         if self.family != "unknown" and visible.all():
             return places
+        text = bytes(data)
         cuts = [
-            at if exact else self.at_or_after(data, at, limit, at_end=at_end)
+            at if exact else self.at_or_after(text, at, limit, at_end=at_end)
             for at, exact in zip(places.tolist(), visible.tolist())
         ]
         return np.unique(np.array([cut for cut in cuts if cut is not None], np.int64))
@@ -179,9 +180,9 @@ class Cuts:
         """Whether `at` is a cut by the rule of SentencePiece."""
         return 0 < at < len(data) and len(self._apart(data, at, at + 1)) == 1
 
-    def _are_apart(self, data: bytes, places: Numbers) -> Flags:
+    def _are_apart(self, data: memoryview, places: Numbers) -> Flags:
         """Which of many places are; each is more than 3 bytes from the ends, or as far as no character reaches."""
-        around = [data[max(0, at - 4) : at + 4] for at in places.tolist()]
+        around = [bytes(data[max(0, at - 4) : at + 4]) for at in places.tolist()]
         starts = np.cumsum([0, *(len(each) + 1 for each in around)])[:-1]
         return np.isin(starts + np.minimum(places, 4), self._apart(b"\n".join(around), 1, sum(map(len, around)) * 2))
 

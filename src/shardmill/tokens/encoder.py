@@ -12,6 +12,7 @@ from shardmill.spec import Engine
 from shardmill.system.names import show
 from shardmill.tokens import native, normalize
 from shardmill.tokens.bytelevel import ByteLevel
+from shardmill.tokens.layout import Laid, Layout, lay_out
 from shardmill.tokens.model import Ids, NotSupported, TokenCounts
 from shardmill.tokens.reference import Later, Reference, load_reference
 from shardmill.tokens.sentencepiece import SentencePiece
@@ -32,6 +33,11 @@ class Ours(Protocol):
 
     def encode(self, pieces: Strings, begins: Flags, /) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has; begins: whether a piece begins its document."""
+
+    def encode_and_lay_out(
+        self, pieces: Strings, begins: Flags, layout: Layout, /
+    ) -> tuple[Laid, tuple[Ids, TokenCounts]]:
+        """The same, and the tokens as they are written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +101,13 @@ class Encoder:
         encoded = [self._by_reference(piece, begin) for piece, begin in zip(texts, flags.tolist(), strict=True)]
         counts = np.array([len(ids) for ids in encoded], np.int64)
         return (np.concatenate(encoded) if encoded else np.empty(0, np.uint32)), counts
+
+    def encode_and_lay_out(self, texts: Strings, begins: Flags, layout: Layout) -> tuple[Laid, tuple[Ids, TokenCounts]]:
+        """The tokens as they are written, and what encode gives."""
+        if self._engines.ours is not None:
+            return self._engines.ours.encode_and_lay_out(texts, begins, layout)
+        encoded = self.encode(texts, begins)
+        return lay_out(encoded, layout), encoded
 
     def _by_reference(self, piece: bytes, begins: bool) -> Ids:
         spans: list[Ids] = []

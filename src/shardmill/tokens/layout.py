@@ -1,6 +1,7 @@
 """The ids of pieces → tokens as they are written, and where documents and runs of one split end among them."""
 
-from ctypes import CDLL, Structure, byref, c_int64, c_void_p
+from collections.abc import Callable
+from ctypes import CDLL, PyDLL, Structure, byref, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,13 +10,29 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.system import compiled
-from shardmill.tokens.model import Ids, TokenCounts
-from shardmill.tokens.native import VERSION
+from shardmill.tokens.model import VERSION, Ids, TokenCounts
 from shardmill.tokens.strings import Flags, Numbers
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 Sides = npt.NDArray[np.int8]
 _COLUMNS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How the ids of pieces become tokens. A row for each piece; None: it is so of all."""
+
+    dtype: "np.dtype[Any]"
+    eot: int | None
+    before: bool = False
+    """The end-of-text token is the first of its document, not the last."""
+    apart: bool = False
+    """All of train comes before all of val."""
+    has_eot: Flags | None = None
+    closes: Flags | None = None
+    """Which end a document."""
+    val: Sides
+    text_bytes: Numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,50 +51,66 @@ class Laid:
     runs: list[list[int]]
 
 
-class _Given(Structure):
-    """As in native/layout.c."""
+class Given(Structure):
+    """As in native/layout.h."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("ids", "counts", "text_bytes", "has_eot", "closes", "val")),
         *((name, c_void_p) for name in ("tokens", "token_ends", "ends", "ended", "runs")),
-        *((name, c_int64) for name in ("pieces", "id_bytes", "token_bytes", "eot", "before", "apart")),
+        *((name, c_int64) for name in ("pieces", "id_bytes", "token_bytes", "eot", "before", "apart", "runs_made")),
     ]
 
 
-def lay_out(
-    encoded: tuple[Ids, TokenCounts],
-    columns: tuple[Flags, Flags, Sides, Numbers],
-    eot: int | None,
-    dtype: "np.dtype[Any]",
-    *,
-    before: bool = False,
-    apart: bool = False,
-) -> Laid:
-    """columns: which pieces have an end-of-text token, which end a document, the split of each, and its bytes of text.
+def laid_by(layout: Layout, ids: Ids, call: Callable[[int, int, Any], int]) -> tuple[Laid, tuple[Ids, TokenCounts]]:
+    """Ids and tokens in one call into C, which gets where to write the ids, how many each piece has, and what follows from
+    these. It returns how many there are in all; there is room for as many as there can be."""
+    counts = np.empty(len(layout.val), np.int64)
+    made = _Made(layout, ids, counts)
+    total = call(ids.ctypes.data, counts.ctypes.data, byref(made.given))
+    if total < 0:
+        raise MemoryError("out of memory: the native engine cannot encode a run of this length")
+    if made.tokens is not ids:
+        return made.laid(), (ids[:total], counts)
+    laid = made.laid()
+    return laid, (laid.tokens, counts)
 
-    before: the end-of-text token is the first of its document; apart: all of train comes before all of val.
 
-    >>> ids, every = (np.array([1, 2, 3], np.uint16), np.array([2, 1])), np.array([True, True])
-    >>> made = lay_out(ids, (every, every, np.array([1, 0], np.int8), np.array([7, 5])), 9, np.dtype("<u4"), apart=True)
+def lay_out(encoded: tuple[Ids, TokenCounts], layout: Layout) -> Laid:
+    """The ids of pieces, one after the other, and how many each has → tokens.
+
+    >>> ids = np.array([1, 2, 3], np.uint16), np.array([2, 1])
+    >>> layout = Layout(dtype=np.dtype("<u4"), eot=9, apart=True, val=np.array([1, 0], np.int8), text_bytes=np.array([7, 5]))
+    >>> made = lay_out(ids, layout)
     >>> made.tokens, made.runs
     (array([3, 9, 1, 2, 9], dtype=uint32), [[0, 2, 1, 5], [1, 5, 2, 7]])
     """
-    (ids, counts), (has_eot, closes, val, text_bytes) = encoded, columns
-    pieces = len(counts)
-    if eot is None:
-        has_eot = np.zeros(pieces, np.bool_)
-    as_they_are = eot is None and not apart and ids.dtype == dtype
-    tokens: Tokens = ids if as_they_are else np.empty(len(ids) + int(np.count_nonzero(has_eot)), dtype)
-    rows = np.empty((3 + _COLUMNS, pieces), np.int64)
-    at, row = rows.ctypes.data, 8 * pieces
-    given = _Given(
-        *(each.ctypes.data for each in (ids, counts, text_bytes, has_eot, closes, val, tokens)),
-        *(at + number * row for number in range(4)),
-        *(pieces, ids.itemsize, tokens.itemsize, eot or 0, before, apart),
-    )
-    count = _library().layout_block(byref(given))
-    runs: list[list[int]] = rows[3:].reshape(-1, _COLUMNS)[:count].tolist()
-    return Laid(tokens=tokens, token_ends=rows[0], ends=rows[1], ended=rows[2], runs=runs)
+    made = _Made(layout, *encoded)
+    _library().layout_block(byref(made.given))
+    return made.laid()
+
+
+class _Made:
+    """What the C fills in."""
+
+    def __init__(self, layout: Layout, ids: Ids, counts: TokenCounts) -> None:
+        pieces, eot = len(counts), -1 if layout.eot is None else layout.eot
+        as_they_are = layout.eot is None and not layout.apart and ids.dtype == layout.dtype
+        self.tokens: Tokens = ids if as_they_are else np.empty(len(ids) + pieces, layout.dtype)
+        self._rows = np.empty((3 + _COLUMNS, pieces), np.int64)
+        at, row = self._rows.ctypes.data, 8 * pieces
+        columns = ids, counts, layout.text_bytes, layout.has_eot, layout.closes, layout.val, self.tokens
+        self.given = Given(
+            *(None if each is None else each.ctypes.data for each in columns),
+            *(at + number * row for number in range(4)),
+            *(pieces, ids.itemsize, self.tokens.itemsize, eot, layout.before, layout.apart),
+        )
+        self._layout = layout  # which holds what it points to
+
+    def laid(self) -> Laid:
+        rows, count = self._rows, self.given.runs_made
+        runs: list[list[int]] = rows[3:].reshape(-1, _COLUMNS)[:count].tolist()
+        tokens = self.tokens[: runs[-1][1] if runs else 0]
+        return Laid(tokens=tokens, token_ends=rows[0], ends=rows[1], ended=rows[2], runs=runs)
 
 
 def sums(begins: Flags, val: Sides, passages: Numbers | None, pieces: int) -> list[int]:
@@ -85,13 +118,36 @@ def sums(begins: Flags, val: Sides, passages: Numbers | None, pieces: int) -> li
     and how many of them in val."""
     found = (c_int64 * 4)()
     given = begins.ctypes.data, val.ctypes.data, None if passages is None else passages.ctypes.data
-    _library().layout_sums(*given, pieces, found)
+    _quick().layout_sums(*given, pieces, found)
     return list(found)
+
+
+def ends_and_sizes(ends: Numbers, begin: int, since: int) -> tuple[Numbers, Numbers, int]:
+    """Ends of documents, counted from `begin`, and their sizes, the first of which begins at `since`; how many are empty.
+
+    >>> ends_and_sizes(np.array([3, 3, 5]), 10, 10)
+    (array([13, 13, 15]), array([3, 0, 2]), 1)
+    """
+    moved, sizes, ends = (
+        np.empty(len(ends), np.int64),
+        np.empty(len(ends), np.int64),
+        np.ascontiguousarray(ends, np.int64),
+    )
+    given = ends.ctypes.data, len(ends), begin, since, moved.ctypes.data, sizes.ctypes.data
+    return moved, sizes, _quick().layout_ends(*given)
 
 
 @lru_cache(maxsize=1)
 def _library() -> CDLL:
     library = compiled.load("tokens/native/engine.so", VERSION)
-    compiled.declare(library, "layout_block", c_int64, c_void_p)
+    compiled.declare(library, "layout_block", None, c_void_p)
+    return library
+
+
+@lru_cache(maxsize=1)
+def _quick() -> PyDLL:
+    """For what takes so little time that it keeps the GIL: to get it back takes longer while others want it, too."""
+    library = PyDLL(_library()._name)
     compiled.declare(library, "layout_sums", None, c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
+    compiled.declare(library, "layout_ends", c_int64, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p)
     return library

@@ -13,11 +13,9 @@ import numpy.typing as npt
 from shardmill.errors import UsageError
 from shardmill.system import compiled
 from shardmill.tokens import classes, tables
-from shardmill.tokens.model import Ids, Model, NotSupported, Shape, TokenCounts
+from shardmill.tokens.layout import Laid, Layout, laid_by
+from shardmill.tokens.model import VERSION, Ids, Model, NotSupported, Shape, TokenCounts
 from shardmill.tokens.strings import Strings
-
-# Goes up with every change that could change a token; the compiled library has one too.
-VERSION = 3
 
 # The engine stores up to eight ids at a time, where fewer are left.
 _SLACK_IDS = 16
@@ -120,12 +118,19 @@ class Native:
     def encode(self, pieces: Strings | Sequence[bytes]) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has."""
         texts = Strings.of(pieces)
-        ids = np.empty(int(texts.sizes.sum()) + _SLACK_IDS, self._dtype)
-        counts = np.empty(len(texts), np.int64)
+        ids, counts = self._room(texts), np.empty(len(texts), np.int64)
         total = self._library.engine_encode(self._engine, *texts.given, ids.ctypes.data, counts.ctypes.data)
         if total < 0:
             raise MemoryError("out of memory: the native engine cannot encode a word of this length")
         return ids[:total], counts
+
+    def encode_and_lay_out(self, texts: Strings, layout: Layout) -> tuple[Laid, tuple[Ids, TokenCounts]]:
+        """The same, and the tokens as they are written, in one call."""
+        block = self._library.engine_block
+        return laid_by(layout, self._room(texts), lambda *room: block(self._engine, *texts.given, *room))
+
+    def _room(self, texts: Strings) -> Ids:
+        return np.empty(texts.total + _SLACK_IDS, self._dtype)
 
     def words(self, text: bytes, *, scalar: bool = False) -> list[bytes]:
         """The words of a text, found with bits or (scalar) one character at a time: for tests."""
@@ -216,6 +221,7 @@ def _library() -> CDLL:
     compiled.declare(library, "engine_free", None, c_void_p)
     pointers = c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
     compiled.declare(library, "engine_encode", c_int64, *pointers)
+    compiled.declare(library, "engine_block", c_int64, *pointers, c_void_p)
     compiled.declare(library, "engine_words", c_int64, c_void_p, c_char_p, c_int64, c_int, c_void_p)
     compiled.declare(library, "engine_memory", c_uint64, c_void_p)
     return library

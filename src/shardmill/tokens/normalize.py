@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from shardmill.system import compiled
 from shardmill.tokens import tables
-from shardmill.tokens.native import VERSION
+from shardmill.tokens.model import VERSION
 from shardmill.tokens.strings import Strings
 
 # As in nfc.c.

@@ -11,7 +11,8 @@ import numpy as np
 from shardmill.system import compiled
 from shardmill.tokens import native
 from shardmill.tokens.added import Added
-from shardmill.tokens.model import AddedToken, Ids, Model, NotSupported, TokenCounts
+from shardmill.tokens.layout import Laid, Layout, laid_by
+from shardmill.tokens.model import VERSION, AddedToken, Ids, Model, NotSupported, TokenCounts
 from shardmill.tokens.strings import Flags, Strings
 
 _NEVER, _EACH, _FIRST = range(3)
@@ -64,14 +65,22 @@ class SentencePiece:
         texts, count = Strings.of(pieces), len(pieces)
         flags = np.empty(count, np.uint8)
         flags[:] = starts
-        ids = np.empty(self._ids_per_byte * int(texts.sizes.sum()) + count + _SLACK_IDS, np.uint32)
-        counts = np.empty(count, np.int64)
+        ids, counts = self._room(texts), np.empty(count, np.int64)
         pointers, sizes, _ = texts.given
         given = pointers, sizes, flags.ctypes, count, ids.ctypes, counts.ctypes
         total = self._library.sp_encode(self._engine, *given)
         if total < 0:
             raise MemoryError("out of memory: the native engine cannot encode a run of this length")
         return ids[:total], counts
+
+    def encode_and_lay_out(self, texts: Strings, begins: Flags, layout: Layout) -> tuple[Laid, tuple[Ids, TokenCounts]]:
+        """The same, and the tokens as they are written, in one call."""
+        pointers, sizes, count = texts.given
+        given = self._engine, pointers, sizes, begins.ctypes.data, count
+        return laid_by(layout, self._room(texts), lambda *room: self._library.sp_block(*given, *room))
+
+    def _room(self, texts: Strings) -> Ids:
+        return np.empty(self._ids_per_byte * texts.total + len(texts) + _SLACK_IDS, np.uint32)
 
     @property
     def memory(self) -> int:
@@ -111,10 +120,11 @@ def _closed_bytes(tokens: Sequence[AddedToken]) -> list[int]:
 
 @lru_cache(maxsize=1)
 def _library() -> CDLL:
-    library = compiled.load("tokens/native/engine.so", native.VERSION)
+    library = compiled.load("tokens/native/engine.so", VERSION)
     compiled.declare(library, "sp_new", c_void_p, c_void_p, c_void_p, c_void_p)
     compiled.declare(library, "sp_free", None, c_void_p)
     given = c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
     compiled.declare(library, "sp_encode", c_int64, *given)
+    compiled.declare(library, "sp_block", c_int64, *given, c_void_p)
     compiled.declare(library, "sp_memory", c_uint64, c_void_p)
     return library

@@ -23,6 +23,8 @@ class Strings:
     pointers: Numbers
     sizes: Numbers
     owners: tuple[Any, ...]
+    at_most: int | None = None
+    """How many bytes they are together at most, if that is known."""
 
     @staticmethod
     def of(texts: "Strings | Sequence[bytes]") -> "Strings":
@@ -43,7 +45,7 @@ class Strings:
             return several[0]
         pointers, sizes = [each.pointers for each in several], [each.sizes for each in several]
         owners = tuple(owner for each in several for owner in each.owners)
-        return Strings(np.concatenate(pointers), np.concatenate(sizes), owners)
+        return Strings(np.concatenate(pointers), np.concatenate(sizes), owners, sum(each.total for each in several))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -53,6 +55,11 @@ class Strings:
 
     def __getitem__(self, number: int) -> bytes:
         return ctypes.string_at(int(self.pointers[number]), int(self.sizes[number]))
+
+    @property
+    def total(self) -> int:
+        """How many bytes they are together, at most."""
+        return int(self.sizes.sum()) if self.at_most is None else self.at_most
 
     @property
     def given(self) -> tuple[int, int, int]:

@@ -124,11 +124,12 @@ class RowsPart:
 
         return Records(
             rules=rules,
-            texts=texts,
-            odd=native.invalid(texts) | null,
+            examined=native.examine(texts, null, rules.hashed),
             judge=judge,
             filtered=None if self.kept is None else ~self.kept,
-            offsets=np.array([self.of.spent(row) - first for row in rows] or [0] * count, np.int64),
+            offsets=np.array([self.of.spent(row) - first for row in rows], np.int64)
+            if rows
+            else np.zeros(count, np.int64),
             location=lambda index, _: Location(path=self.of.path, row=self.row + index),
             job_offset=self.of.base + first,
             first=self.row,

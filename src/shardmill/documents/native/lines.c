@@ -14,7 +14,7 @@
 #include <arm_neon.h>
 #endif
 
-enum { VERSION = 7, DEEPEST = 64, STEP = 16 };
+enum { VERSION = 8, DEEPEST = 64, STEP = 16 };
 
 /* The path to the field: its names, concatenated, and where each ends. */
 typedef struct {
@@ -314,23 +314,43 @@ static int line(Scan *s)
     return *s->at++ == '\n';
 }
 
+/* As in native.py. */
+typedef struct {
+    const u8 *data;
+    int64_t size, count;
+    const u8 *names;
+    const int64_t *name_ends;
+    int64_t name_count;
+    u8 *out;
+    const u8 **texts;
+    int64_t *sizes;
+    u8 *declined;
+    int64_t most;
+    u64 seed, *hashes;
+    int64_t unusual;
+} Given;
+
 /* Writes the texts of `count` lines to out, concatenated; it has room for size + STEP bytes. texts and sizes get where each
- * stands, declined whether its line was: then it has no text. Returns how many bytes these lines are. */
-int64_t lines_texts(const u8 *data, int64_t size, const u8 *names, const int64_t *name_ends, int64_t name_count, int64_t count,
-                    u8 *out, const u8 **texts, int64_t *sizes, u8 *declined)
+ * stands, declined whether its line was: then it has no text. unusual: how many have none. If none has none, hashes, unless
+ * null, get those of the first `most` bytes of each. Returns how many bytes these lines are. */
+int64_t lines_texts(Given *g)
 {
-    Scan s = {data, data + size, out, {names, name_ends, name_count}};
-    for (int64_t i = 0; i < count; i++) {
+    Scan s = {g->data, g->data + g->size, g->out, {g->names, g->name_ends, g->name_count}};
+    g->unusual = 0;
+    for (int64_t i = 0; i < g->count; i++) {
         const u8 *begin = s.at;
         u8 *text = s.out;
-        declined[i] = !line(&s) || !is_utf8(begin, s.at);
-        if (declined[i]) {
+        g->declined[i] = !line(&s) || !is_utf8(begin, s.at);
+        if (g->declined[i]) {
             const u8 *newline = memchr(begin, '\n', (size_t)(s.end - begin));
             s.at = newline ? newline + 1 : s.end;
             s.out = text;
         }
-        texts[i] = text;
-        sizes[i] = s.out - text;
+        g->texts[i] = text;
+        g->sizes[i] = s.out - text;
+        g->unusual += s.out == text;
     }
-    return s.at - data;
+    if (g->hashes && !g->unusual)
+        texts_hashes(g->texts, g->sizes, g->count, g->most, g->seed, g->hashes);
+    return s.at - g->data;
 }

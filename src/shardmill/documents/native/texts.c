@@ -1,7 +1,9 @@
 /* What is asked of many texts at once: whether they are UTF-8, their hashes, and where they stand between separators. */
 #include "texts.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -83,6 +85,26 @@ void texts_hashes(const u8 *const *texts, const int64_t *sizes, int64_t count, i
         hashes[i] = xxh3_64(texts[i], (size_t)(sizes[i] < most ? sizes[i] : most), seed);
 }
 
+/* Which keys are below a limit, or (above) are not. */
+void texts_below(const u64 *keys, int64_t count, u64 limit, int64_t above, u8 *is_below)
+{
+    for (int64_t i = 0; i < count; i++)
+        is_below[i] = (keys[i] < limit) != (above != 0);
+}
+
+/* Which texts are odd: not UTF-8, or odd already; and the hashes of all, if wanted. How many are odd or empty. */
+int64_t texts_examine(const u8 *const *texts, const int64_t *sizes, int64_t count, u8 *odd, int64_t most, u64 seed, u64 *hashes)
+{
+    int64_t unusual = 0;
+    for (int64_t i = 0; i < count; i++) {
+        odd[i] |= !is_utf8(texts[i], texts[i] + sizes[i]);
+        unusual += odd[i] || !sizes[i];
+    }
+    if (hashes && !unusual)
+        texts_hashes(texts, sizes, count, most, seed, hashes);
+    return unusual;
+}
+
 /* Where separators begin, from left to right, none inside another; at most so many. How many there are. */
 int64_t texts_separators(const u8 *data, int64_t size, const u8 *separator, int64_t length, int64_t *found, int64_t most)
 {
@@ -97,6 +119,49 @@ int64_t texts_separators(const u8 *data, int64_t size, const u8 *separator, int6
         }
     }
     return count;
+}
+
+/* How many of `size` bytes of a file from this offset on could be read: fewer at its end, or after an error. */
+static int64_t filled(int fd, int64_t offset, u8 *out, int64_t size)
+{
+    int64_t done = 0;
+    while (done < size) {
+        ssize_t some = pread(fd, out + done, (size_t)(size - done), (off_t)(offset + done));
+        if (some < 0 && errno == EINTR)
+            continue;
+        if (some <= 0)
+            break;
+        done += some;
+    }
+    return done;
+}
+
+/* Reads so many bytes of a file, and tells whether they are UTF-8, apart from characters that are cut off at an end which
+ * is not that of the file. */
+int64_t texts_read(int fd, int64_t offset, int64_t size, int64_t ends, u8 *out, int64_t *valid)
+{
+    int64_t done = filled(fd, offset, out, size), first = 0, last = done;
+    while (offset && first < done && first < 3 && is_next(out[first]))
+        first++;
+    for (int64_t back = 1; !ends && back <= 3 && back <= done - first; back++) {
+        u8 c = out[done - back];
+        if (is_next(c))
+            continue;
+        last = c < 0xC2 || c > 0xF4 || back >= (c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4) ? done : done - back;
+        break;
+    }
+    *valid = is_utf8(out + first, out + last);
+    return done;
+}
+
+int64_t texts_lines(const u8 *data, int64_t size, u8 newline, int64_t most, int64_t all, int64_t *count);
+
+/* Reads so many bytes of a file, and finds the lines in them, as texts_lines does. */
+int64_t texts_read_lines(int fd, int64_t offset, int64_t size, u8 *out, u8 newline, int64_t most, int64_t all, int64_t *found)
+{
+    int64_t done = filled(fd, offset, out, size);
+    found[0] = texts_lines(out, done, newline, most, all, found + 1);
+    return done;
 }
 
 /* Where the last line ends of those that end here, of at most so many, and how many they are; where `all`, what follows

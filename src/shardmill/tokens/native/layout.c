@@ -1,18 +1,8 @@
 /* The ids of pieces → tokens as they are written: in the type of the output, end-of-text tokens before or behind those
  * that have one, and where documents and runs of one split end among them. */
-#include <stdint.h>
-#include <string.h>
+#include "layout.h"
 
-/* As in layout.py. The arrays have a row for each piece, those of results as many rows, too. */
-typedef struct {
-    const uint8_t *ids;
-    const int64_t *counts, *text_bytes;
-    const uint8_t *has_eot, *closes;
-    const int8_t *val;
-    uint8_t *tokens;
-    int64_t *token_ends, *ends, *ended, *runs;
-    int64_t pieces, id_bytes, token_bytes, eot, before, apart;
-} Given;
+#include <string.h>
 
 /* A run is consecutive tokens of one split: which, and where its tokens and its document ends stop; how much text it is. */
 enum { SPLIT, TOKENS, ENDS, TEXT, COLUMNS };
@@ -33,7 +23,7 @@ static void put(const uint8_t *from, int64_t from_bytes, uint8_t *to, int64_t to
 }
 
 /* All pieces, or those of one split, are put behind the runs that are there. */
-static int64_t lay(const Given *g, int split, int64_t runs)
+static int64_t lay(const Layout *g, int split, int64_t runs)
 {
     const uint8_t *ids = g->ids, *eot = (const uint8_t *)&g->eot;
     int64_t *run = runs ? g->runs + (runs - 1) * COLUMNS : NULL, at = run ? run[TOKENS] : 0, ends = run ? run[ENDS] : 0, start = 0;
@@ -46,14 +36,15 @@ static int64_t lay(const Given *g, int split, int64_t runs)
             run[TEXT] = 0;
             start = at;
         }
-        if (g->has_eot[i] && g->before)
+        int marked = g->eot >= 0 && (!g->has_eot || g->has_eot[i]);
+        if (marked && g->before)
             put(eot, 4, g->tokens + at++ * g->token_bytes, g->token_bytes, 1);
         put(ids, g->id_bytes, g->tokens + at * g->token_bytes, g->token_bytes, g->counts[i]);
         at += g->counts[i];
-        if (g->has_eot[i] && !g->before)
+        if (marked && !g->before)
             put(eot, 4, g->tokens + at++ * g->token_bytes, g->token_bytes, 1);
         g->token_ends[i] = at;
-        if (g->closes[i]) {
+        if (!g->closes || g->closes[i]) {
             g->ends[ends] = at - start;
             g->ended[ends++] = i;
         }
@@ -64,10 +55,10 @@ static int64_t lay(const Given *g, int split, int64_t runs)
     return runs;
 }
 
-/* In the order of the text, or all of train before all of val. Returns how many runs there are. */
-int64_t layout_block(const Given *g)
+/* In the order of the text, or all of train before all of val. */
+void layout_block(Layout *g)
 {
-    return g->apart ? lay(g, 1, lay(g, 0, 0)) : lay(g, ALL, 0);
+    g->runs_made = g->apart ? lay(g, 1, lay(g, 0, 0)) : lay(g, ALL, 0);
 }
 
 /* Over the first pieces: how many begin a document, how many of these are whole documents in val, how many passages
@@ -82,4 +73,16 @@ void layout_sums(const uint8_t *begins, const int8_t *val, const int64_t *passag
         sums[2] += many;
         sums[3] += in_val ? many : 0;
     }
+}
+
+/* Ends of documents, counted from another token, and their sizes; the first begins at `since`. Returns how many are empty. */
+int64_t layout_ends(const int64_t *ends, int64_t count, int64_t begin, int64_t since, int64_t *moved, int64_t *sizes)
+{
+    int64_t empty = 0;
+    for (int64_t i = 0; i < count; i++) {
+        moved[i] = ends[i] + begin;
+        sizes[i] = moved[i] - (i ? moved[i - 1] : since);
+        empty += sizes[i] == 0;
+    }
+    return empty;
 }

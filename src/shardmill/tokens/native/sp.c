@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cpu.h"
+#include "layout.h"
 #include "sp.h"
 
 enum {
@@ -186,6 +187,16 @@ int64_t sp_encode(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8
     }
     gate_leave(&e->gate, &learned);
     return at ? at - out : -1;
+}
+
+/* The same, and the tokens as they are written. */
+int64_t sp_block(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8 *starts, int64_t count, u32 *out, int64_t *counts,
+                 Layout *g)
+{
+    int64_t total = sp_encode(e, pieces, sizes, starts, count, out, counts);
+    if (total >= 0)
+        layout_block(g);
+    return total;
 }
 
 /* Bytes that the engine holds, whatever it has encoded. */

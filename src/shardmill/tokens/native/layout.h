@@ -1,0 +1,15 @@
+#include <stdint.h>
+
+/* As in layout.py. The arrays have a row for each piece, those of results as many rows, too; has_eot and closes are null
+ * where it is so of all. eot: -1 if there are no end-of-text tokens. */
+typedef struct {
+    const uint8_t *ids;
+    const int64_t *counts, *text_bytes;
+    const uint8_t *has_eot, *closes;
+    const int8_t *val;
+    uint8_t *tokens;
+    int64_t *token_ends, *ends, *ended, *runs;
+    int64_t pieces, id_bytes, token_bytes, eot, before, apart, runs_made;
+} Layout;
+
+void layout_block(Layout *);
