@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
-from shardmill.documents import native
+from shardmill.documents import native, utf8
 from shardmill.io.reading import InputReader
 from shardmill.tokens.layout import Layout, lay_out
 from shardmill.tokens.strings import Strings
