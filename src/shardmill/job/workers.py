@@ -126,7 +126,9 @@ class _Pipeline:
         self._after = start
         self._ready: dict[tuple[int, int], tuple[Block | None, Stored | ShardmillError]] = {}
         self._ahead = Ahead(job.rules.spool, job.budget.ahead, _MOST_ON_DISK)
-        self._change = threading.Condition()
+        lock = threading.RLock()
+        self._change, self._room = threading.Condition(lock), threading.Condition(lock)
+        """There is something to read; there is room in memory for what waits for its turn."""
         self._writing = False
         self._at_work = job.budget.workers
         self._over = threading.Event()
@@ -228,7 +230,7 @@ class _Pipeline:
         """Where writing is what takes longest, disk would only add to it: wait for room in memory."""
         with self._change:
             while self._writing and stretch != self._due[0] and not self._stopped and not self._ahead.has_room(milled):
-                self._change.wait(_IDLE_SECONDS)
+                self._room.wait(_IDLE_SECONDS)
 
     def _put(self, place: tuple[int, int], block: Block | None, result: Stored | ShardmillError) -> None:
         with self._change:
@@ -246,7 +248,9 @@ class _Pipeline:
                 if due is None or self._stopped:
                     self._writing = False
                     return
-                self._change.notify_all()
+                # Not all: each wakes the next when it has taken a Block, and too many would keep the GIL from the writer.
+                self._room.notify()
+                self._change.notify()
             block, result = due
             try:
                 more = self._write_one(block, result)
@@ -306,6 +310,7 @@ class _Pipeline:
                 self._error = self._error or error
                 self._over.set()
             self._change.notify_all()
+            self._room.notify_all()
 
     def _skip_written(self) -> None:
         """If all of the stretch that is due is written, the next one is due."""
