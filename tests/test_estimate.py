@@ -1,6 +1,8 @@
 """Estimates: exact on small inputs, and an interval that holds on large ones."""
 
 import bisect
+import dataclasses
+import gzip
 import itertools
 import random
 
@@ -10,8 +12,10 @@ import pytest
 
 from shardmill import Limits, Spec, estimate, prepare
 from shardmill.errors import TemporaryError
-from shardmill.job import sampling
+from shardmill.job import budget, mill, sampling
+from shardmill.job.estimate import check_space, estimate_job
 from shardmill.job.intervals import Across, Span, total
+from shardmill.job.job import find, make_job
 
 
 def write_corpus(path, documents, seed=0):
@@ -93,6 +97,43 @@ def test_a_result_that_cannot_fit_is_refused_before_the_work(tmp_path, monkeypat
     with pytest.raises(TemporaryError, match="1,000 free"):
         prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_what_waits_for_its_turn_takes_only_space_that_the_result_leaves(tmp_path, monkeypatch):
+    """It is no reason to refuse a job: with less space, less may wait."""
+    for name in "ab":
+        write_corpus(tmp_path / f"{name}.txt", 4000)
+        (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress((tmp_path / f"{name}.txt").read_bytes()))
+    spec = Spec(inputs=[tmp_path / "a.txt.gz", tmp_path / "b.txt.gz"], output=tmp_path / "out")
+    two = Limits(workers=2)
+    told = estimate(spec, limits=two)
+    made = told.output_bytes.high
+    assert told.waiting_bytes == made
+    assert estimate(spec, limits=Limits(workers=1)).waiting_bytes == 0, "all is in order"
+    assert estimate(dataclasses.replace(spec, limit_documents=1), limits=two).waiting_bytes == 0
+    seen, mill_blocks = [], mill.mill_blocks
+
+    def look(job, *rest):
+        seen.append(job.budget.on_disk)
+        mill_blocks(job, *rest)
+
+    monkeypatch.setattr(mill, "mill_blocks", look)
+    monkeypatch.setattr(budget, "_AHEAD_FACTOR", 0)
+    for spare in (0, 1000, made + 5):
+        monkeypatch.setattr("shardmill.io.storage.free_bytes", lambda _, spare=spare: made + spare)
+        done = prepare(spec, limits=two, overwrite=True)
+        assert any("no space left for tokens that wait" in note for note in done.notes) == (spare == 0)
+    assert seen[0] == 0 and 0 < seen[1] <= 1000 and seen[2] <= made
+
+
+def test_what_waits_for_its_turn_leaves_room_for_what_is_staged(tmp_path):
+    write_corpus(tmp_path / "a.txt", 4000)
+    spec = Spec(inputs=[tmp_path / "a.txt"], output="s3://bucket/x", format="shards", shard_tokens=1000)
+    limits = Limits(workers=2, max_staging=100_000, staging=str(tmp_path / "staging"))
+    files, tokenizer = find(spec, limits)
+    job, staged, _ = check_space(make_job(spec, files, tokenizer, limits), limits)
+    assert 0 < job.budget.on_disk < 100_000 and staged.max_staging == 100_000 - job.budget.on_disk
+    assert staged.max_staging >= estimate_job(job, limits).disk_bytes
 
 
 def test_a_result_that_may_not_fit_gets_a_warning(tmp_path, monkeypatch):

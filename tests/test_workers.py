@@ -1,5 +1,6 @@
 """Workers hand on their Blocks in order, one at a time, whatever happens to some of them."""
 
+import errno
 import random
 import threading
 import time
@@ -54,7 +55,7 @@ def mill(monkeypatch):
         monkeypatch.setattr(workers, "mill_block", mill_block)
         monkeypatch.setattr(workers, "Encoder", lambda _: None)
         monkeypatch.setattr(workers, "_LEAVE_SECONDS", 0.5)
-        budget = SimpleNamespace(workers=count_of_workers, readers=count_of_workers, ahead=1000)
+        budget = SimpleNamespace(workers=count_of_workers, readers=count_of_workers, ahead=1000, on_disk=1000)
         job = SimpleNamespace(budget=budget, files=(), rules=SimpleNamespace(spool=None), big=False, engines=None)
         try:
             workers.mill_blocks(job, None, BEGINNING, commit, lambda: None)
@@ -139,17 +140,47 @@ def test_under_pressure_one_block_at_a_time_is_milled(mill, monkeypatch):
     assert error is None and written == list(range(60)) and set(at_once[20:]) == {1}
 
 
-def test_what_waits_is_bounded_in_memory_and_on_disk(tmp_path):
-    def milled(**more):
-        run = Run(
-            val=False,
-            tokens=np.zeros(500, np.uint16),
-            ends=np.zeros(0, np.int64),
-            places=np.zeros((0, 2), np.uint64),
-            text_bytes=1,
-        )
-        return Milled(index=0, runs=[run], counts=Counts(), checked_bytes=0, after=BEGINNING, **more)
+def milled(**more):
+    """1,000 bytes of tokens."""
+    run = Run(
+        val=False,
+        tokens=np.zeros(500, np.uint16),
+        ends=np.zeros(0, np.int64),
+        places=np.zeros((0, 2), np.uint64),
+        text_bytes=1,
+    )
+    return Milled(index=0, runs=[run], counts=Counts(), checked_bytes=0, after=BEGINNING, **more)
 
+
+@pytest.mark.parametrize("fails", ["pwrite", "open"])
+def test_what_finds_no_room_on_the_disk_waits_in_memory(tmp_path, monkeypatch, fails):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ahead = Ahead(str(tmp_path), 1500, 10_000)
+    kept = [ahead.put(1, milled()), ahead.put(1, milled())]
+    assert not isinstance(kept[1], Milled)
+    if fails == "pwrite":
+        monkeypatch.setattr("shardmill.job.ahead.os.pwrite", full)
+    else:
+        monkeypatch.setattr("shardmill.job.ahead.tempfile.TemporaryFile", full)
+    stretch = 1 if fails == "pwrite" else 2
+    kept.append(ahead.put(stretch, milled()))
+    assert isinstance(kept[2], Milled) and ahead.full
+    assert [ahead.take(each).nbytes for each in kept] == [1000] * 3 and not ahead.full
+    assert isinstance(ahead.put(3, milled()), Milled), "the disk is not asked again"
+    ahead.close()
+
+
+def test_without_the_disk_there_is_room_for_half_of_the_memory_and_what_is_at_work(tmp_path):
+    ahead = Ahead(str(tmp_path), 4000, 0)
+    kept = []
+    while not ahead.full:
+        kept.append(ahead.put(1, milled()))
+    assert len(kept) == 3 and all(isinstance(each, Milled) for each in kept)
+
+
+def test_what_waits_is_bounded_in_memory_and_on_disk(tmp_path):
     ahead = Ahead(str(tmp_path), 1500, 2000)
     first, second = ahead.put(1, milled()), ahead.put(1, milled())
     assert isinstance(first, Milled) and not isinstance(second, Milled) and not ahead.full

@@ -1,6 +1,7 @@
 """Workers that read for themselves find the documents that one finds who reads all: any input, any size of Blocks."""
 
 import dataclasses
+import errno
 import json
 import random
 from unittest.mock import patch
@@ -12,7 +13,7 @@ from milling import job_of
 
 from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import InputError
-from shardmill.job import plan, workers
+from shardmill.job import ahead, plan, workers
 
 WORDS = ["the", "mill", "turns", "Wörter", "文字", "into", "tokens;", "\n", "\n\n", "\n\n\n", " ", "x" * 90, "😀"]
 
@@ -78,6 +79,26 @@ def together(job, splitter, count):
 def beginning(found, whole):
     """Whether one result begins as another does."""
     return all(a == b for side in (False, True) for a, b in zip(found[0][side], whole[0][side]))
+
+
+@pytest.mark.parametrize("fails_at", [0, 5])
+def test_workers_wait_for_each_other_where_a_disk_is_full(monkeypatch, fails_at):
+    """Nothing may wait in memory here, so all that comes early would wait on disk."""
+    written, pwrite = [], ahead.os.pwrite
+
+    def full(*arguments):
+        written.append(arguments)
+        if len(written) > fails_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(*arguments)
+
+    choices = {"max_run_bytes": 2000, "passage_bytes": 500, "index": True, "provenance": True}
+    with job_of(dict(INPUTS["mixed"](0)), block_bytes=150, **choices) as (job, splitter):
+        whole = together(job, splitter, 1)
+        monkeypatch.setattr(ahead.os, "pwrite", full)
+        with patch.object(plan, "_BLOCKS", 4):
+            assert together(job, splitter, 4)[:2] == whole[:2]
+    assert len(written) > fails_at
 
 
 @pytest.mark.parametrize("separator", [None, "\\n\\n", "\\n", "aa"])

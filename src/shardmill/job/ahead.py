@@ -37,6 +37,8 @@ class Ahead:
 
     @property
     def full(self) -> bool:
+        if not self._disk:
+            return self._in_memory > self._memory // 2  # the rest is for what the workers are at
         # What depends on the Block before it cannot go to disk, and may take more memory than there is for all.
         return self._in_memory > self._memory or self._on_disk >= self._disk
 
@@ -47,11 +49,14 @@ class Ahead:
     def put(self, stretch: int, milled: Milled) -> Stored:
         """Where the Block waits."""
         unsettled = milled.settle is not None or milled.error is not None
+        if self._disk and not unsettled and not self.has_room(milled):
+            try:
+                return self._to_disk(stretch, pickle.dumps(milled, protocol=5))
+            except OSError:
+                self._disk = 0  # it is full, say: from now on workers wait for each other
         with self._lock:
-            if self._in_memory + milled.nbytes <= self._memory or unsettled or not self._disk:
-                self._in_memory += milled.nbytes
-                return milled
-        return self._to_disk(stretch, pickle.dumps(milled, protocol=5))
+            self._in_memory += milled.nbytes
+        return milled
 
     def take(self, stored: Stored) -> Milled:
         """The Block, when its turn has come."""
@@ -75,21 +80,16 @@ class Ahead:
             self.done(stretch)
 
     def _to_disk(self, stretch: int, data: bytes) -> _OnDisk:
-        try:
-            with self._lock:
-                file = self._files.get(stretch)
-                if file is None:
-                    file = self._files[stretch] = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
-                at = file.seek(0, os.SEEK_END)
-                file.truncate(at + len(data))
-                self._on_disk += len(data)
-            done = 0
-            while done < len(data):
-                done += os.pwrite(file.fileno(), memoryview(data)[done:], at + done)
-        except OSError as e:
-            raise TemporaryError(
-                f"{show(str(self._folder))}: tokens that wait for their turn cannot be written there: {e.strerror}; free some space, then run the same command again"
-            ) from e
+        with self._lock:
+            file = self._files.get(stretch)
+            if file is None:
+                file = self._files[stretch] = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+            at = file.seek(0, os.SEEK_END)
+            file.truncate(at + len(data))
+            self._on_disk += len(data)
+        done = 0
+        while done < len(data):
+            done += os.pwrite(file.fileno(), memoryview(data)[done:], at + done)
         return _OnDisk(stretch, at, len(data))
 
     def _read(self, stored: _OnDisk) -> bytes:

@@ -32,6 +32,9 @@ _USUAL_FREE = 80 * MIB
 _MOST_SHARE = 0.8
 _SLACK = 12 * MIB  # the allocator, thread stacks, the progress bar
 
+# Of tokens that wait for their turn to be written, beyond those in memory.
+MOST_ON_DISK = 4 << 30
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
@@ -45,6 +48,8 @@ class Budget:
     """How many stretches of the input may be read at once."""
     ahead: int
     """How many bytes of tokens may wait in memory for their turn to be written."""
+    on_disk: int = MOST_ON_DISK
+    """How many more may wait on the disk of the output."""
     note: str | None = None
     """Why there are fewer workers than asked for, and what to do about it."""
 

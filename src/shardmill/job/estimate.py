@@ -10,6 +10,7 @@ import numpy as np
 
 from shardmill.errors import OutputError, TemporaryError, UsageError
 from shardmill.io import storage
+from shardmill.job.budget import MOST_ON_DISK
 from shardmill.job.intervals import Found, FromStart, Range, total
 from shardmill.job.job import Job, find, make_job
 from shardmill.job.notes import notes_before
@@ -46,6 +47,8 @@ class Estimate:
     """On the disk of the output; for an object store, on the disk of the staging folder, up to the staging limit."""
     disk_bytes: int
     """How much of that is needed at least."""
+    waiting_bytes: int
+    """How much more of it may be taken while the job runs, by tokens that wait for their turn to be written."""
     memory: int
     seconds: float
     workers: int
@@ -78,6 +81,7 @@ def estimate_job(job: Job, limits: Limits, written: int = 0) -> Estimate:
     text, (documents, tokens) = total(found, "text"), _totals(job, found)
     made = _combined(job.writes.bytes_of, tokens, documents)
     free = _free_bytes(job, limits, written)
+    least = _least_disk(job, made, documents)
     notes = (*notes_before(job, lambda _: (documents, tokens)), _space_warning(job, made, free))
     return Estimate(
         files=len(job.files),
@@ -87,7 +91,8 @@ def estimate_job(job: Job, limits: Limits, written: int = 0) -> Estimate:
         tokens=tokens,
         output_bytes=made,
         free_bytes=free,
-        disk_bytes=_least_disk(job, made, documents),
+        disk_bytes=least,
+        waiting_bytes=_waiting_bytes(job, made.high, _spare(job, made.high, least, free)),
         memory=job.budget.max_memory,
         seconds=_seconds(job, meter, text.middle),
         workers=job.budget.workers,
@@ -127,17 +132,45 @@ def with_staging_limit(job: Job, limits: Limits, written: int = 0) -> Limits:
     return dataclasses.replace(limits, max_staging=min(half, _MOST_STAGED) if job.writes.shard_tokens else half)
 
 
-def check_space(job: Job, limits: Limits, written: int = 0) -> str | None:
-    """Refuse the job if the disk cannot hold the result; returns a warning if it may not. written: as in estimate_job."""
-    if not job.files.known:
-        return None
+def check_space(job: Job, limits: Limits, written: int = 0) -> tuple[Job, Limits, str | None]:
+    """Refuse the job if the disk cannot hold the result; a warning if it may not. written: as in estimate_job.
+
+    What remains, up to a limit, is for tokens that wait for their turn; so much less may be staged.
+    """
     # A token, an end-of-text token and the end of a document for every byte; for compressed files, many more.
     text_bytes = job.total_bytes * (1 if job.plain else _MOST_COMPRESSED)
-    if _free_bytes(job, limits, written) > job.writes.bytes_of(2 * text_bytes, text_bytes):
+    free, most, note = _free_bytes(job, limits, written), job.writes.bytes_of(2 * text_bytes, text_bytes), None
+    if free > most or not job.files.known:
+        waiting = _waiting_bytes(job, most, free - most)
+    else:
+        found = estimate_job(job, limits, written)
+        refuse_without_space(job.spec, found)
+        waiting = found.waiting_bytes
+        note = _space_warning(job, found.output_bytes, free) or _waiting_note(job, found)
+    if limits.max_staging is not None and is_url(job.spec.output):
+        limits = dataclasses.replace(limits, max_staging=limits.max_staging - waiting)
+    budget = dataclasses.replace(job.budget, on_disk=waiting)
+    return dataclasses.replace(job, budget=budget), limits, note
+
+
+def _waiting_bytes(job: Job, made: int, spare: int) -> int:
+    """How much of the spare space tokens may take that wait for their turn; none where all is read in order."""
+    in_order = job.budget.workers == 1 or job.rules.limited or not job.files.known
+    return 0 if in_order else max(0, min(MOST_ON_DISK, made, spare))
+
+
+def _spare(job: Job, made: int, least: int, free: int) -> int:
+    """How much of the free space is not for the result; of what an object store need not have, half."""
+    return (free - least) // 2 if is_url(job.spec.output) else free - made
+
+
+def _waiting_note(job: Job, found: Estimate) -> str | None:
+    """Large compressed files are milled at once only if what is ahead can wait."""
+    if found.waiting_bytes or job.plain or len(job.files) == 1 or found.output_bytes.low <= job.budget.ahead:
         return None
-    found = estimate_job(job, limits, written)
-    refuse_without_space(job.spec, found)
-    return _space_warning(job, found.output_bytes, found.free_bytes)
+    if not _waiting_bytes(job, MOST_ON_DISK, MOST_ON_DISK):
+        return None
+    return f"the disk of {show(job.output)} has no space left for tokens that wait for their turn, so workers may have to wait for each other; free some gigabytes to keep them all busy"
 
 
 def refuse_without_space(spec: Spec, found: Estimate) -> None:

@@ -139,7 +139,9 @@ def prepare(
         unfinished = destinations.left_by_earlier_run(destination, job, overwrite=overwrite)
         written = unfinished.bytes if unfinished else 0
         limits = with_staging_limit(job, limits, written)
-        notes = tuple(filter(None, (*notes_before(job, expected), check_space(job, limits, written))))
+        notes = notes_before(job, expected)
+        job, limits, warning = check_space(job, limits, written)
+        notes = (*notes, warning) if warning else notes
         if on_start is not None:
             on_start(_start_of(job, destination, unfinished, notes))
         if unfinished is None:

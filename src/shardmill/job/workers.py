@@ -30,8 +30,6 @@ _IDLE_SECONDS = 0.1
 _PRESSURE_SECONDS = 1.0
 # How long a stopped job waits for its workers; what is not done by then is encoded again on resume.
 _LEAVE_SECONDS = 2.0
-# Of tokens that wait for their turn.
-_MOST_ON_DISK = 4 << 30
 
 
 def mill_blocks(
@@ -125,7 +123,7 @@ class _Pipeline:
         self._due = (0, 0)
         self._after = start
         self._ready: dict[tuple[int, int], tuple[Block | None, Stored | ShardmillError]] = {}
-        self._ahead = Ahead(job.rules.spool, job.budget.ahead, _MOST_ON_DISK)
+        self._ahead = Ahead(job.rules.spool, job.budget.ahead, job.budget.on_disk)
         lock = threading.RLock()
         self._change, self._room = threading.Condition(lock), threading.Condition(lock)
         """There is something to read; there is room in memory for what waits for its turn."""
@@ -196,7 +194,7 @@ class _Pipeline:
         finally:
             self._change.acquire()
             self._planning = False
-            self._change.notify_all()
+            self._change.notify()
         self._planned = coming is None
         return None if coming is None else self._opened(coming)
 
