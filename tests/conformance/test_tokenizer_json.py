@@ -229,7 +229,7 @@ def test_every_code_path_gives_the_tokens_of_the_whole(variants, name):
     assert out.train == reference.encode(variants[name], text)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in BY_REFERENCE])
 def test_our_engine_and_the_reference_write_the_same(variants, name):
     """Forced cuts, documents that continue in another block, and what is rejected: the same bytes by either (I1)."""
     text = samples.ALL + "".join(HARD) + "x" * 3000 + " " * 2000 + "e\u0301" * 900
