@@ -95,8 +95,8 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         [
             (
                 "job/truncate.py",
-                "runs=runs_of(beginning, written)",
-                "runs=[dataclasses.replace(run, places=trace.written.places) for run in runs_of(beginning, written)]",
+                "runs=runs_of(laid, trace.places)",
+                "runs=[dataclasses.replace(run, places=trace.places) for run in runs_of(laid, trace.places)]",
             )
         ],
         "",
