@@ -45,7 +45,7 @@ def kind_of(name):
 @pytest.mark.parametrize("name", formats.STREAMS)
 def test_every_format_and_compression_gives_the_same_bytes(name, compression):
     data = formats.COMPRESSIONS[compression](formats.STREAMS[name](DOCUMENTS))
-    for block_bytes in (5, 300, 1 << 20):
+    for block_bytes in (300,) if compression else (5, 300, 1 << 20):
         got = mill_files({f"a.{name}{compression}": data}, block_bytes=block_bytes, **VAL)
         assert_same(got, expected(DOCUMENTS), len(data))
 
