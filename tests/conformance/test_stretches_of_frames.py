@@ -124,7 +124,7 @@ def told(found):
 @pytest.mark.parametrize("on_error", ["stop", "skip", "replace"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_find_in_frames_what_one_reader_finds(kind, on_error, packing):
-    for seed, (block_bytes, most) in enumerate([(100, 40), (150, 900), (1000, 300)]):
+    for seed, (block_bytes, most) in enumerate([(120, 60), (700, 400)]):
         chance = random.Random(seed)
         data, name = KINDS[kind](seed), f"a.jsonl.{packing}"
         pieces = PACKED[packing](cut(data, chance, most))
