@@ -220,8 +220,8 @@ class Limits:
     def resolved_block_bytes(self, total_bytes: int) -> int:
         """The more workers, the more text they take at a time, so that they meet less often; if there is enough of it."""
         workers = self.resolved_workers()
-        most = min(MOST_BLOCK_BYTES, total_bytes // (8 * workers) if total_bytes else MOST_BLOCK_BYTES)
-        return self.block_bytes or max(BLOCK_BYTES, min(most, workers * BLOCK_BYTES // 4))
+        most = min(MOST_BLOCK_BYTES, total_bytes // (4 * workers) if total_bytes else MOST_BLOCK_BYTES)
+        return self.block_bytes or max(BLOCK_BYTES, min(most, workers * BLOCK_BYTES // 2))
 
     def most_memory(self) -> int:
         """What the budget may grow to when the inputs need it."""

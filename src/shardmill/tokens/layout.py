@@ -69,10 +69,7 @@ def laid_by(layout: Layout, ids: Ids, call: Callable[[int, int, Any], int]) -> t
     total = call(ids.ctypes.data, counts.ctypes.data, byref(made.given))
     if total < 0:
         raise MemoryError("out of memory: the native engine cannot encode a run of this length")
-    if made.tokens is not ids:
-        return made.laid(), (ids[:total], counts)
-    laid = made.laid()
-    return laid, (laid.tokens, counts)
+    return made.laid(), (ids[:total], counts)
 
 
 def lay_out(encoded: tuple[Ids, TokenCounts], layout: Layout) -> Laid:
@@ -109,8 +106,10 @@ class _Made:
     def laid(self) -> Laid:
         rows, count = self._rows, self.given.runs_made
         runs: list[list[int]] = rows[3:].reshape(-1, _COLUMNS)[:count].tolist()
-        tokens = self.tokens[: runs[-1][1] if runs else 0]
-        return Laid(tokens=tokens, token_ends=rows[0], ends=rows[1], ended=rows[2], runs=runs)
+        size = runs[-1][1] if runs else 0
+        if size < len(self.tokens):  # what is not needed is given back: tokens may have to wait for their turn
+            self.tokens.resize(size, refcheck=False)
+        return Laid(tokens=self.tokens, token_ends=rows[0], ends=rows[1], ended=rows[2], runs=runs)
 
 
 def sums(begins: Flags, val: Sides, passages: Numbers | None, pieces: int) -> list[int]:
