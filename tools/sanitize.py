@@ -237,7 +237,7 @@ def ask(library: CDLL, texts: list[bytes], separator: bytes) -> None:
         library.texts_are_utf8(*first)
         odd, keys = c_void_p(memory.copy(bytes(len(texts)))), c_void_p(memory.room(8 * len(texts)))
         library.texts_examine(*given, odd, c_int64(300), c_uint64(7), keys)
-        library.texts_lines(*first, c_uint8(10), c_int64(3), c_int64(1), c_void_p(memory.room(8)))
+        library.texts_lines(*first, c_uint8(10), c_int64(3), c_int64(20), c_int64(1), c_void_p(memory.room(8)))
         library.texts_separators(*first, c_void_p(memory.copy(separator)), c_int64(len(separator)), found, c_int64(5))
         library.texts_plain(*first, found, c_int64(5))
 

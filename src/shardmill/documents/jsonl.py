@@ -118,9 +118,10 @@ def _newline(head: bytes) -> bytes:
 
 def _whole_lines(reader: Reader, here: Position, base: int, newline: bytes, rules: TextRules) -> LinesPart | None:
     """Whole lines of about a block; at least one, unless it is longer than max_run_bytes: then None."""
-    for limit in growing(block_bytes(here.file, here.offset, rules), rules.max_run_bytes + 1):
-        data, (size, lines) = native.read_lines(reader, here.offset, limit, newline, MAX_RECORDS)
-        if size or len(data) < limit:
+    longest, about = rules.max_run_bytes, block_bytes(here.file, here.offset, rules)
+    for limit in growing(about, longest + 1) if about <= longest else (about,):
+        data, (size, lines) = native.read_lines(reader, here.offset, limit, newline, (MAX_RECORDS, longest))
+        if size or not data or (len(data) < limit and damage_of(reader) is not None):
             return LinesPart(
                 file=here.file,
                 path=reader.path,

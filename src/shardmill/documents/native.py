@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.io.reading import Reader, local_file
-from shardmill.system import compiled
+from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-_VERSION = 8
+_VERSION = 9
 # The reach of a passage is at least this, and so many times the reach tell whether there is a border.
 LEAST_REACH = 32
 CONTEXT = 8
@@ -62,7 +62,7 @@ def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...], hashed: tuple
     ([b'a', b''], [False, True], False)
     """
     name_bytes, name_ends = _names(path)
-    out, unusual = np.empty(len(data) + _SLACK, np.uint8), np.empty(count, np.bool_)
+    out, unusual = buffers.take(len(data) + _SLACK), np.empty(count, np.bool_)
     pointers, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
     keys = None if hashed is None else np.empty(count, np.uint64)
     given = Lines(
@@ -97,7 +97,7 @@ def read_text(reader: Reader, offset: int, length: int) -> tuple[memoryview, boo
     file; False: not known."""
     place = local_file(reader, offset, length)
     if place is not None:
-        data, valid = np.empty(place[1], np.uint8), c_int64()
+        data, valid = buffers.take(place[1]), c_int64()
         ends = offset + len(data) == reader.size
         done = _library().texts_read(place[0], offset, len(data), ends, data.ctypes.data, byref(valid))
         if done == len(data):
@@ -106,14 +106,14 @@ def read_text(reader: Reader, offset: int, length: int) -> tuple[memoryview, boo
 
 
 def read_lines(
-    reader: Reader, offset: int, length: int, newline: bytes, most: int
+    reader: Reader, offset: int, length: int, newline: bytes, most: tuple[int, int]
 ) -> tuple[memoryview, tuple[int, int]]:
-    """As Reader.read; where the last of the whole lines ends, and how many there are, at most so many. Where the file
-    ends, its last line need not end, unless it is damaged there."""
+    """As Reader.read; where the last of the whole lines ends, and how many there are, as whole_lines has it. Where the
+    file ends, its last line need not end, unless it is damaged there."""
     place = local_file(reader, offset, length)
     if place is not None:
-        data, found = np.empty(place[1], np.uint8), (c_int64 * 2)()
-        given = data.ctypes.data, newline[0], most, len(data) < length, found
+        data, found = buffers.take(place[1]), (c_int64 * 2)()
+        given = data.ctypes.data, newline[0], *most, len(data) < length, found
         if _library().texts_read_lines(place[0], offset, len(data), *given) == len(data):
             return data.data, (found[0], found[1])
     text = reader.read(offset, length)
@@ -163,14 +163,15 @@ def separators(data: Bytes, separator: bytes, most: int) -> Numbers:
     ]
 
 
-def whole_lines(data: bytes, newline: bytes, most: int, *, ends: bool) -> tuple[int, int]:
-    r"""Where the last of the whole lines ends, and how many there are, at most so many; ends: the last need not end.
+def whole_lines(data: bytes, newline: bytes, most: tuple[int, int], *, ends: bool) -> tuple[int, int]:
+    r"""Where the last of the whole lines ends, and how many there are: at most so many, and none longer than that. ends:
+    the last need not end.
 
-    >>> whole_lines(b"one\ntwo\nthr", b"\n", 9, ends=False), whole_lines(b"one\ntwo\nthr", b"\n", 9, ends=True)
+    >>> whole_lines(b"one\ntwo\nthr", b"\n", (9, 3), ends=False), whole_lines(b"one\ntwo\nthr", b"\n", (9, 3), ends=True)
     ((8, 2), (11, 3))
     """
     count = c_int64()
-    return _library().texts_lines(data, len(data), newline[0], most, ends, byref(count)), count.value
+    return _library().texts_lines(data, len(data), newline[0], *most, ends, byref(count)), count.value
 
 
 def plain_ends(data: Bytes, most: int) -> Numbers:
@@ -212,10 +213,10 @@ def _library() -> CDLL:
     compiled.declare(library, "texts_examine", c_int64, *texts, c_void_p, c_int64, c_uint64, c_void_p)
     compiled.declare(library, "texts_hashes", None, *texts, c_int64, c_uint64, c_void_p)
     compiled.declare(library, "texts_separators", c_int64, c_void_p, c_int64, c_char_p, c_int64, c_void_p, c_int64)
-    compiled.declare(library, "texts_lines", c_int64, c_char_p, c_int64, c_uint8, c_int64, c_int64, c_void_p)
+    compiled.declare(library, "texts_lines", c_int64, c_char_p, c_int64, c_uint8, *[c_int64] * 3, c_void_p)
     file = c_int, c_int64, c_int64
     compiled.declare(library, "texts_read", c_int64, *file, c_int64, c_void_p, c_void_p)
-    compiled.declare(library, "texts_read_lines", c_int64, *file, c_void_p, c_uint8, c_int64, c_int64, c_void_p)
+    compiled.declare(library, "texts_read_lines", c_int64, *file, c_void_p, c_uint8, *[c_int64] * 3, c_void_p)
     compiled.declare(library, "texts_plain", c_int64, c_void_p, c_int64, c_void_p, c_int64)
     compiled.declare(library, "passages_borders", c_int64, c_void_p, *[c_int64] * 7, c_void_p, c_void_p, c_int64)
     return library

@@ -23,7 +23,7 @@ from shardmill.job.block import Milled, mill_block
 from shardmill.job.job import Job
 from shardmill.job.plan import Block, Stretch
 from shardmill.job.split import Splitter
-from shardmill.system import machine
+from shardmill.system import buffers, machine
 from shardmill.tokens.encoder import Encoder
 
 _IDLE_SECONDS = 0.1
@@ -67,12 +67,14 @@ def mill_blocks(
 def _work(job: Job, splitter: Splitter, pipeline: "_Pipeline") -> None:
     try:
         encoder = Encoder(job.engines)
-        while (taken := pipeline.take()) is not None:
-            try:
-                result: Milled | ShardmillError = mill_block(job, splitter, encoder, taken.block)
-            except ShardmillError as e:
-                result = e
-            pipeline.hand_in(taken, result)  # what this raises stops the pipeline, whichever Block it is about
+        with buffers.used_again():
+            while (taken := pipeline.take()) is not None:
+                try:
+                    result: Milled | ShardmillError = mill_block(job, splitter, encoder, taken.block)
+                except ShardmillError as e:
+                    result = e
+                pipeline.hand_in(taken, result)  # what this raises stops the pipeline, whichever Block it is about
+                del taken, result
     except BaseException as e:  # the thread's boundary: the job stops, and the caller raises it
         pipeline.stop(e)
     finally:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.system import compiled
+from shardmill.system import buffers, compiled
 from shardmill.tokens.model import VERSION, Ids, TokenCounts
 from shardmill.tokens.strings import Flags, Numbers
 
@@ -92,24 +92,28 @@ class _Made:
     def __init__(self, layout: Layout, ids: Ids, counts: TokenCounts) -> None:
         pieces, eot = len(counts), -1 if layout.eot is None else layout.eot
         as_they_are = layout.eot is None and not layout.apart and ids.dtype == layout.dtype
-        self.tokens: Tokens = ids if as_they_are else np.empty(len(ids) + pieces, layout.dtype)
+        room = 0 if as_they_are else (len(ids) + pieces) * layout.dtype.itemsize
+        self._tokens: Tokens = ids if as_they_are else buffers.take(room).view(layout.dtype)
         self._rows = np.empty((3 + _COLUMNS, pieces), np.int64)
         at, row = self._rows.ctypes.data, 8 * pieces
-        columns = ids, counts, layout.text_bytes, layout.has_eot, layout.closes, layout.val, self.tokens
+        columns = ids, counts, layout.text_bytes, layout.has_eot, layout.closes, layout.val, self._tokens
         self.given = Given(
             *(None if each is None else each.ctypes.data for each in columns),
             *(at + number * row for number in range(4)),
-            *(pieces, ids.itemsize, self.tokens.itemsize, eot, layout.before, layout.apart),
+            *(pieces, ids.itemsize, self._tokens.itemsize, eot, layout.before, layout.apart),
         )
         self._layout = layout  # which holds what it points to
 
     def laid(self) -> Laid:
         rows, count = self._rows, self.given.runs_made
         runs: list[list[int]] = rows[3:].reshape(-1, _COLUMNS)[:count].tolist()
-        size = runs[-1][1] if runs else 0
-        if size < len(self.tokens):  # what is not needed is given back: tokens may have to wait for their turn
-            self.tokens.resize(size, refcheck=False)
-        return Laid(tokens=self.tokens, token_ends=rows[0], ends=rows[1], ended=rows[2], runs=runs)
+        return Laid(
+            tokens=self._tokens[: runs[-1][1] if runs else 0],
+            token_ends=rows[0],
+            ends=rows[1],
+            ended=rows[2],
+            runs=runs,
+        )
 
 
 def sums(begins: Flags, val: Sides, passages: Numbers | None, pieces: int) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import UsageError
-from shardmill.system import compiled
+from shardmill.system import buffers, compiled
 from shardmill.tokens import classes, tables
 from shardmill.tokens.layout import Laid, Layout, laid_by
 from shardmill.tokens.model import VERSION, Ids, Model, NotSupported, Shape, TokenCounts
@@ -130,7 +130,7 @@ class Native:
         return laid_by(layout, self._room(texts), lambda *room: block(self._engine, *texts.given, *room))
 
     def _room(self, texts: Strings) -> Ids:
-        return np.empty(texts.total + _SLACK_IDS, self._dtype)
+        return buffers.take((texts.total + _SLACK_IDS) * self._dtype.itemsize).view(self._dtype)
 
     def words(self, text: bytes, *, scalar: bool = False) -> list[bytes]:
         """The words of a text, found with bits or (scalar) one character at a time: for tests."""

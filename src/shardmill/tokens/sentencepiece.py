@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardmill.system import compiled
+from shardmill.system import buffers, compiled
 from shardmill.tokens import native
 from shardmill.tokens.added import Added
 from shardmill.tokens.layout import Laid, Layout, laid_by
@@ -80,7 +80,7 @@ class SentencePiece:
         return laid_by(layout, self._room(texts), lambda *room: self._library.sp_block(*given, *room))
 
     def _room(self, texts: Strings) -> Ids:
-        return np.empty(self._ids_per_byte * texts.total + len(texts) + _SLACK_IDS, np.uint32)
+        return buffers.take(4 * (self._ids_per_byte * texts.total + len(texts) + _SLACK_IDS)).view(np.uint32)
 
     @property
     def memory(self) -> int:

@@ -163,7 +163,7 @@ def _values(array: Any, of: Rows, row: int, skip_to: int, rules: TextRules) -> I
     while at < len(array):
         part = array.slice(at, MAX_RECORDS)
         sizes = _sizes(part) if words is None else words[part.indices.cast(pa.int64()).fill_null(len(words) - 1)]
-        count = fitting(sizes, window_bytes(of.file, row + at, rules))
+        count = fitting(sizes, window_bytes(of.file, row + at, rules), rules.max_run_bytes)
         values, size = ShortValues.of_array(part.slice(0, count)), int(sizes[0])
         long = size > rules.max_run_bytes  # then it is the only one
         yield row + at, long_value(BytesReader(of.path, values.texts[0]), 0, size, rules) if long else values

@@ -164,13 +164,18 @@ def parts_of(
 
 
 def window_bytes(file: int, row: int, rules: TextRules) -> int:
-    """How much text to take at once from this row on; a longer value is read by itself."""
-    return min(block_bytes(file, row, rules), rules.max_run_bytes)
+    """How much text to take at once from this row on."""
+    return block_bytes(file, row, rules)
 
 
-def fitting(sizes: npt.NDArray[np.int64], window: int) -> int:
-    """How many of the next values to take, of these sizes: as many as fit in a window, and at least one."""
-    return max(1, int(np.searchsorted(np.cumsum(sizes), window, side="right")))
+def fitting(sizes: npt.NDArray[np.int64], window: int, longest: int) -> int:
+    """How many of the next values to take, of these sizes: as many as fit in a window, and at least one. One that is
+    longer than `longest` is taken by itself."""
+    count = int(np.searchsorted(np.cumsum(sizes), window, side="right"))
+    if count > 1 and window > longest:
+        long = sizes[:count] > longest
+        count = int(long.argmax()) if long.any() else count
+    return max(1, count)
 
 
 def long_value(body: Reader, start: int, end: int, rules: TextRules) -> ValueReader:

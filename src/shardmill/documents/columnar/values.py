@@ -127,11 +127,11 @@ def _plain(body: Reader, at: int, end: int, window: int, rules: TextRules) -> It
 def _texts(body: Reader, starts: _Integers, ends: _Integers, window: int, rules: TextRules) -> Iterator[Values]:
     """Values that are spans of a body."""
     while len(starts):
-        count = fitting(ends - starts, window)
+        count = fitting(ends - starts, window, rules.max_run_bytes)
         low, high = int(starts[:count].min()), int(ends[:count].max())
         if count == 1 and high - low > rules.max_run_bytes:
             yield long_value(body, low, high, rules)
-        elif high - low > 2 * rules.max_run_bytes:  # scattered over a large dictionary
+        elif high - low > 2 * max(window, rules.max_run_bytes):  # scattered over a large dictionary
             spans = zip(starts[:count].tolist(), ends[:count].tolist())
             yield ShortValues.of([_exactly(body, start, end) for start, end in spans])
         else:
@@ -169,7 +169,7 @@ def _delta_values(page: Page, path: str, cursor: Cursor, window: int, rules: Tex
     prefixes = np.zeros_like(suffixes) if prefixes is None else prefixes
     value = b""
     while len(suffixes):
-        count = fitting(prefixes[:MAX_RECORDS] + suffixes[:MAX_RECORDS], window)
+        count = fitting(prefixes[:MAX_RECORDS] + suffixes[:MAX_RECORDS], window, rules.max_run_bytes)
         values: list[bytes | None] = []
         for prefix, suffix in zip(prefixes[:count].tolist(), suffixes[:count].tolist(), strict=True):
             if not 0 <= prefix <= len(value) or suffix < 0:

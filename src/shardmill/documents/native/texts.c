@@ -154,30 +154,31 @@ int64_t texts_read(int fd, int64_t offset, int64_t size, int64_t ends, u8 *out, 
     return done;
 }
 
-int64_t texts_lines(const u8 *data, int64_t size, u8 newline, int64_t most, int64_t all, int64_t *count);
-
-/* Reads so many bytes of a file, and finds the lines in them, as texts_lines does. */
-int64_t texts_read_lines(int fd, int64_t offset, int64_t size, u8 *out, u8 newline, int64_t most, int64_t all, int64_t *found)
-{
-    int64_t done = filled(fd, offset, out, size);
-    found[0] = texts_lines(out, done, newline, most, all, found + 1);
-    return done;
-}
-
-/* Where the last line ends of those that end here, of at most so many, and how many they are; where `all`, what follows
- * the last end of a line is a line, too. */
-int64_t texts_lines(const u8 *data, int64_t size, u8 newline, int64_t most, int64_t all, int64_t *count)
+/* Where the last line ends of those that end here, of at most so many, up to the first that is longer than `longest`; and
+ * how many they are. Where `all`, what follows the last end of a line is a line, too. */
+int64_t texts_lines(const u8 *data, int64_t size, u8 newline, int64_t most, int64_t longest, int64_t all, int64_t *count)
 {
     const u8 *p = data, *end = data + size, *last = data;
     *count = 0;
     while (*count < most && (p = memchr(p, newline, (size_t)(end - p)))) {
+        if (p - last > longest)
+            return last - data;
         last = ++p;
         ++*count;
     }
-    if (!all || *count == most || last == end)
+    if (!all || *count == most || last == end || end - last > longest)
         return last - data;
     ++*count;
     return size;
+}
+
+/* Reads so many bytes of a file, and finds the lines in them, as texts_lines does. */
+int64_t texts_read_lines(int fd, int64_t offset, int64_t size, u8 *out, u8 newline, int64_t most, int64_t longest, int64_t all,
+                         int64_t *found)
+{
+    int64_t done = filled(fd, offset, out, size);
+    found[0] = texts_lines(out, done, newline, most, longest, all, found + 1);
+    return done;
 }
 
 /* Values that stand each behind its length of four bytes, as in Parquet's PLAIN pages: where they end, as far as they

@@ -1,0 +1,65 @@
+"""Large buffers that a thread uses again.
+
+To allocate megabytes, and to give them back, is work for the kernel that no other thread can do at the same time: it
+unmaps pages from all cores, and Python waits for it with the GIL.
+"""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+# Others come from Python's allocator, which is fast for them.
+_LEAST = 256 << 10
+_STEP = 64 << 10
+# Of those that nobody refers to, so many are kept.
+_MOST_FREE = 4
+# As sys.getrefcount sees it: the list, the variable and the argument refer to it.
+_FREE = 3
+
+
+class _Own(threading.local):
+    kept: list[Bytes] | None = None
+
+
+_own = _Own()
+
+
+@contextlib.contextmanager
+def used_again() -> Iterator[None]:
+    """What this thread takes inside is kept for it, and taken again when nobody refers to it any more."""
+    _own.kept = []
+    try:
+        yield
+    finally:
+        _own.kept = None
+
+
+def take(size: int) -> Bytes:
+    """So many bytes to write to.
+
+    >>> with used_again():
+    ...     first = take(1 << 20)
+    ...     place, first = first.ctypes.data, None
+    ...     take(900_000).ctypes.data == place
+    True
+    """
+    kept = _own.kept
+    if kept is None or size < _LEAST:
+        return np.empty(size, np.uint8)
+    free, taken = list[Bytes](), list[Bytes]()
+    for buffer in kept:
+        (free if sys.getrefcount(buffer) == _FREE else taken).append(buffer)
+    free.sort(key=len)
+    found = next((buffer for buffer in free if len(buffer) >= size), None)
+    if found is None:
+        found = np.empty(-(-size // _STEP) * _STEP, np.uint8)
+        _own.kept = [*taken, found, *free[-_MOST_FREE + 1 :]]
+    elif len(free) > _MOST_FREE:
+        _own.kept = [*taken, found, *(each for each in free[-_MOST_FREE:] if each is not found)]
+    return found[:size]
