@@ -92,12 +92,12 @@ def examine(texts: Strings, odd: Flags, hashed: tuple[int, int] | None = None) -
     return Examined(texts, odd, usual, keys if usual else None)
 
 
-def read_text(reader: Reader, offset: int, length: int) -> tuple[memoryview, bool]:
+def read_text(reader: Reader, offset: int, length: int, *, check: bool = True) -> tuple[memoryview, bool]:
     """As Reader.read, and whether it is UTF-8, apart from characters that are cut off at an end which is not that of the
     file; False: not known."""
     place = local_file(reader, offset, length)
     if place is not None:
-        data, valid = buffers.take(place[1]), c_int64()
+        data, valid = buffers.take(place[1]), c_int64(check)
         ends = offset + len(data) == reader.size
         done = _library().texts_read(place[0], offset, len(data), ends, data.ctypes.data, byref(valid))
         if done == len(data):

@@ -93,7 +93,7 @@ def _around(reader: Reader, at: int, limit: int, rules: TextRules) -> tuple[memo
     context = context_bytes(rules)
     low = max(0, at - context)
     length = at - low + limit + context
-    data, valid = native.read_text(reader, low, length)
+    data, valid = native.read_text(reader, low, length, check=not rules.judging)
     return data, low, len(data) < length if reader.size is None else low + len(data) == reader.size, valid
 
 

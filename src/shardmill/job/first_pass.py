@@ -11,24 +11,22 @@ import numpy as np
 
 from shardmill.documents import detect
 from shardmill.documents.native import Hashes
-from shardmill.documents.passages import find_passages
 from shardmill.documents.pieces import Position
-from shardmill.documents.rules import BOM, TextRules
+from shardmill.documents.rules import TextRules
 from shardmill.documents.text import SmallFiles
 from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.reading import Reader, ahead, open_input
 from shardmill.job import plan, split
-from shardmill.job.plan import Block
+from shardmill.job.plan import Block, Stretch
 from shardmill.job.split import Lowest
-from shardmill.spec import WHOLE_FILE_BYTES
+from shardmill.system import buffers
 from shardmill.tokens.strings import Flags
 
 Keys = tuple[Position, int, list[int], int]
 """Where the next keys begin, how many bytes were read, the keys, and how many records there are, bad ones included."""
 
 _WINDOW = 1 << 20
-_SURVEYED = 4 << 20
 
 
 def run(
@@ -47,10 +45,7 @@ def run(
         found = Lowest(records=math.ceil(enough) if counted else 0)
         yield found, 0
     if found.records < enough:
-        surveys = plain and _can_survey(files, rules)
-        for after, size, keys, records in (
-            _survey(files, rules, found.position) if surveys else _parse(files, rules, found.position, workers)
-        ):
+        for after, size, keys, records in _keys(files, rules, found.position, workers):
             found = found.plus(keys, len(keys) if rules.selects else records, after)
             yield found, size
             if found.records >= enough:
@@ -132,44 +127,41 @@ def _windows(reader: Reader) -> Iterator[bytes]:
         yield data
 
 
-def _can_survey(files: InputFiles, rules: TextRules) -> bool:
-    """Whether plain text is all running text, split by passages: their keys are all that is needed of it."""
-    large = len(files) == 1 or bool((files.sizes > WHOLE_FILE_BYTES).all())
-    return rules.separator is None and rules.passage_bytes is not None and large and rules.wanted is None
+def _keys(files: InputFiles, rules: TextRules, start: Position, workers: int) -> Iterator[Keys]:
+    """The keys of every Block from start on; with several workers, of every stretch, and only the first tells where to
+    continue."""
+    if workers == 1:
+        with buffers.used_again():
+            yield from (_keys_of(files, rules, block) for block in plan.blocks(files, rules, plan.rest(start)))
+        return
+
+    def found(stretch: Stretch) -> list[Keys]:
+        with buffers.used_again():
+            return [_keys_of(files, rules, block) for block in plan.blocks(files, rules, stretch)]
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="shardmill-first") as pool:
+        pending: deque[Future[list[Keys]]] = deque()
+        try:
+            for stretch in plan.stretches(files, rules, start):
+                pending.append(pool.submit(found, stretch))
+                if len(pending) > 2 * workers:
+                    yield from pending.popleft().result()
+            while pending:
+                yield from pending.popleft().result()
+        finally:
+            for each in pending:
+                each.cancel()
 
 
-def _survey(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Keys]:
-    for number in range(start.file, len(files)):
-        file, base = files[number], files.base(number)
-        with open_input(file) as reader:
-            mark = len(BOM) if reader.read(0, len(BOM)) == BOM else 0
-            done = start.offset if number == start.file else 0
-            at, last = max(done, mark), False
-            while not last and at < (reader.size or 0):
-                data, found = find_passages(reader, base, at, rules, _SURVEYED)
-                at, last = at + len(data), found.last
-                yield Position(file=number, offset=at, begin=mark), at - done, found.keys.tolist(), len(found.keys)
-                done = at
+def _keys_of(files: InputFiles, rules: TextRules, block: Block) -> Keys:
+    noted: list[Hashes] = []
 
+    def note(keys: Hashes) -> Flags:
+        noted.append(keys)
+        return np.zeros(len(keys), np.bool_)
 
-def _parse(files: InputFiles, rules: TextRules, start: Position, workers: int) -> Iterator[Keys]:
-    def keys(block: Block) -> Keys:
-        noted: list[Hashes] = []
-
-        def note(keys: Hashes) -> Flags:
-            noted.append(keys)
-            return keys < 0
-
-        small = SmallFiles.of(block.parts, rules)
-        checked = [part.checked(rules) for part in block.parts] if small is None else [small]
-        pieces = [each.pieces(files.base(part.file), rules, note) for part, each in zip(block.parts, checked)]
-        found = [key for keys in noted for key in keys.tolist()]
-        return block.after, block.input_bytes, found, sum(each.records for each in pieces)
-
-    with ThreadPoolExecutor(workers) as pool:
-        pending: deque[Future[Keys]] = deque()
-        for block in plan.blocks(files, rules, plan.rest(start)):
-            pending.append(pool.submit(keys, block))
-            if len(pending) > workers:
-                yield pending.popleft().result()
-        yield from (result.result() for result in pending)
+    small = SmallFiles.of(block.parts, rules)
+    checked = [part.checked(rules) for part in block.parts] if small is None else [small]
+    pieces = [each.pieces(files.base(part.file), rules, note) for part, each in zip(block.parts, checked)]
+    found = [key for keys in noted for key in keys.tolist()]
+    return block.after, block.input_bytes, found, sum(each.records for each in pieces)

@@ -188,7 +188,7 @@ def choose_splitter(
         return split.by_threshold(fraction)
     if limit is not None:
         return Splitter(mode="hash", limit=limit)
-    found, workers = job.begun or Lowest(), job.budget.workers
+    found, workers = job.begun or Lowest(), job.budget.readers
     for so_far, size in first_pass.run(job.files, job.rules, fraction, job.begun, plain=job.plain, workers=workers):
         found = so_far
         report(size)

@@ -150,7 +150,7 @@ int64_t texts_read(int fd, int64_t offset, int64_t size, int64_t ends, u8 *out, 
         last = c < 0xC2 || c > 0xF4 || back >= (c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4) ? done : done - back;
         break;
     }
-    *valid = is_utf8(out + first, out + last);
+    *valid = *valid && is_utf8(out + first, out + last); /* where that is asked for */
     return done;
 }
 
