@@ -35,7 +35,7 @@ def find_passages(
         if len(borders) or at_end:
             break
     at_end &= last is None
-    bounds, by_force = _not_too_far_apart(data, here, borders, forced, rules.max_run_bytes, at_end=at_end)
+    bounds, by_force = _not_too_far_apart(data, here, borders, forced, rules, at_end=at_end)
     texts, end = Strings.within(np.frombuffer(data, np.uint8), bounds[:-1], bounds[1:]), int(bounds[-1])
     text = data[here:end]
     if len(text) < len(data) // 2:
@@ -50,20 +50,24 @@ def find_passages(
 
 
 def _not_too_far_apart(
-    data: memoryview, here: int, borders: Numbers, forced: Flags, max_run_bytes: int, *, at_end: bool
+    data: memoryview, here: int, borders: Numbers, forced: Flags, rules: TextRules, *, at_end: bool
 ) -> tuple[Numbers, bool]:
-    """From here on, the borders up to the first that is forced, or that must be: max_run_bytes behind the one before it.
-    And whether the last is forced."""
+    """From here on, the borders up to the first that is forced, or that is missing within max_run_bytes of the one before
+    it: then there is one at the last exact cut, or by force. And whether the last is forced."""
     bounds = np.concatenate(([here], borders, [len(data)] if at_end and len(data) > max([here, *borders[-1:]]) else []))
     bounds = bounds.astype(np.int64)
-    far = np.flatnonzero(np.diff(bounds) > max_run_bytes)
+    far = np.flatnonzero(np.diff(bounds) > rules.max_run_bytes)
     if len(far):
         bounds = bounds[: far[0] + 1]
     if forced[: len(bounds) - 1].any():
         return bounds[: int(forced.argmax()) + 2], True
     if not len(far) and (len(bounds) > 1 or at_end):
         return bounds, False
-    return np.append(bounds, character_boundary(data, int(bounds[-1]) + max_run_bytes)), True
+    last = int(bounds[-1])
+    cut = rules.cuts.nearest(bytes(data), last + rules.max_run_bytes, last)
+    if cut is not None:
+        return np.append(bounds, cut), False
+    return np.append(bounds, character_boundary(data, last + rules.max_run_bytes)), True
 
 
 def first_border(reader: Reader, base: int, at: int, rules: TextRules) -> int | None:
