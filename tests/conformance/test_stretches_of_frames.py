@@ -156,7 +156,6 @@ def test_separators_may_cross_frames_and_overlap(separator, on_error, packing):
             data = data.replace(b"mill", b"mi\xffl", 5)
         name, packed = f"a.txt.{packing}", b"".join(PACKED[packing](cut(data, chance, most)))
         choices = {"separator": separator, "on_error": on_error, "val_fraction": 0.1}
-        assert len(stretches_of(packed, name, block_bytes, separator=separator)) > 2
         found = same({name: packed, "b.txt": data}, block_bytes, **choices)
         assert told(found) == told(read({"a.txt": data, "b.txt": data}, **choices))
 

@@ -76,7 +76,8 @@ def stretches(files: InputFiles, rules: TextRules, start: Position) -> Iterator[
     step = max(rules.block_bytes, min(blocks * rules.block_bytes, most))
     if start.file >= len(files):
         return
-    at, number = files.base(start.file) + start.spent, 0
+    # The next stretch starts in a later frame than this one, which may have read on behind the bytes it has spent.
+    at, number = files.base(start.file) + max(start.spent, start.frame), 0
     known: Position | None = start
     # A limit may end the job anywhere: nothing is read in vain. A pipe has no length.
     serial = rules.limited or bool(files.pipes)
@@ -111,7 +112,7 @@ def _stretch_end(files: InputFiles, rules: TextRules, at: int, frame: int, step:
 def _has_entries(suffix: str, rules: TextRules) -> bool:
     """Whether a compressed file of this format can be entered in its middle."""
     by_name = detect.FORMAT_OF_SUFFIX.get(suffix, "text") if rules.input_format == "auto" else rules.input_format
-    return by_name == "jsonl" or (by_name == "text" and rules.separator is not None)
+    return by_name == "jsonl"
 
 
 def _next_frame(file: InputFile, frame: int, offset: int) -> int | None:

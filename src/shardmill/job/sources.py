@@ -191,7 +191,7 @@ class Source:
         `base` of the whole input.
         """
         if isinstance(self._reader, Decompressed):
-            return self._entry_at_frame(self._reader, offset, base)
+            return self._entry_at_frame(self._reader, offset)
         if self._reader.size is None:
             return None
         match self._format:
@@ -207,17 +207,14 @@ class Source:
                 return None
         return None if found is None else Position(file=self._number, offset=found, spent=found)
 
-    def _entry_at_frame(self, reader: Decompressed, frame: int, base: int) -> Position | None:
-        """After the first line or separator of a frame that begins at this byte. Its text counts from UNCOUNTED."""
-        separator, rules = self._rules.separator, self._rules
-        if not self._file.local or not (self._format == "jsonl" or (self._format == "text" and separator is not None)):
+    def _entry_at_frame(self, reader: Decompressed, frame: int) -> Position | None:
+        """After the first newline of a frame that begins at this byte. Its text counts from UNCOUNTED."""
+        rules = self._rules
+        if not self._file.local or self._format != "jsonl":
             return None
         reader.begin(frame, UNCOUNTED)
-        if self._format == "jsonl":
-            found = jsonl.entry(reader, UNCOUNTED + 1, rules)
-            here = None if found is None else Position(file=self._number, offset=found)
-        else:  # a separator may begin before the frame, and overlap with another
-            here = text_reader.entry(reader, self._number, base, UNCOUNTED + 2 * len(separator or b""), rules)
+        found = jsonl.entry(reader, UNCOUNTED + 1, rules)
+        here = None if found is None else Position(file=self._number, offset=found)
         return here and dataclasses.replace(here, spent=frame, frame=frame, frame_text=UNCOUNTED)
 
     def next_border(self, border: int, offset: int) -> int | None:
