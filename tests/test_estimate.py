@@ -129,11 +129,12 @@ def test_what_waits_for_its_turn_takes_only_space_that_the_result_leaves(tmp_pat
 def test_what_waits_for_its_turn_leaves_room_for_what_is_staged(tmp_path):
     write_corpus(tmp_path / "a.txt", 4000)
     spec = Spec(inputs=[tmp_path / "a.txt"], output="s3://bucket/x", format="shards", shard_tokens=1000)
-    limits = Limits(workers=2, max_staging=100_000, staging=str(tmp_path / "staging"))
-    files, tokenizer = find(spec, limits)
-    job, staged, _ = check_space(make_job(spec, files, tokenizer, limits), limits)
-    assert 0 < job.budget.on_disk < 100_000 and staged.max_staging == 100_000 - job.budget.on_disk
-    assert staged.max_staging >= estimate_job(job, limits).disk_bytes
+    for room, waits in ((100_000, False), (10 << 30, True)):
+        limits = Limits(workers=2, max_staging=room, staging=str(tmp_path / "staging"))
+        files, tokenizer = find(spec, limits)
+        job, staged, _ = check_space(make_job(spec, files, tokenizer, limits), limits)
+        assert (job.budget.on_disk > 0) == waits and staged.max_staging == room - job.budget.on_disk
+        assert staged.max_staging >= estimate_job(job, limits).disk_bytes
 
 
 def test_a_result_that_may_not_fit_gets_a_warning(tmp_path, monkeypatch):

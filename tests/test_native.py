@@ -193,6 +193,7 @@ def test_bytes_that_are_not_text_are_safe_and_come_back(engine, name):
     assert engine.encode([b"a\xff", b"a"])[1].tolist()[1] == 1
 
 
+@pytest.mark.slow
 def test_the_table_of_classes_is_what_the_installed_references_say():
     """Letters, asked of each; `make classes` asks about all classes."""
     letters = sweep.letters_of_tiktoken(r"\p{L}"), sweep.letters_of_tokenizers(r"\p{L}")

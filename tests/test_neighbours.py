@@ -58,11 +58,11 @@ def by_engine(engine):
 
 
 def test_pieces_give_the_tokens_of_the_whole(config, cuts):
-    texts = [*samples.SAMPLES.values(), *documents(config, 11, 100)]
+    texts = [*samples.SAMPLES.values(), *documents(config, 11, 40)]
     expected = reference_ids(reference_of(config), texts)
     found, count = joined(by_engine(SentencePiece(model_of(config))), texts, cuts, random.Random(2))
     assert [text for text, got, want in zip(texts, found, expected, strict=True) if got != want] == []
-    assert count > 1000
+    assert count > 400
 
 
 @pytest.mark.parametrize("name", ["yi", "never", "gemma"])

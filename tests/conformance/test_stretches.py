@@ -101,7 +101,7 @@ def test_workers_wait_for_each_other_where_a_disk_is_full(monkeypatch, fails_at)
     assert len(written) > fails_at
 
 
-@pytest.mark.parametrize("separator", [None, "\\n\\n", "\\n", "aa"])
+@pytest.mark.parametrize("separator", [None, "\\n\\n", pytest.param("\\n", marks=pytest.mark.slow), "aa"])
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
 @pytest.mark.parametrize("kind", INPUTS)
 def test_workers_find_what_one_reader_finds(kind, on_error, separator):

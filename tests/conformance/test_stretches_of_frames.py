@@ -44,6 +44,9 @@ def bgzf(pieces):
 
 
 PACKED = {"zst": zst, "gz": bgzf}
+# One of each in `make test`, all pairs in `make slow`.
+GZ_IS_SLOW = ["zst", pytest.param("gz", marks=pytest.mark.slow)]
+SKIP_IS_FAST = [*(pytest.param(policy, marks=pytest.mark.slow) for policy in ("stop", "replace")), "skip"]
 
 
 def cut(data, chance, most):
@@ -120,9 +123,9 @@ def told(found):
     return tokens, rest["places"], rejects, error
 
 
-@pytest.mark.parametrize("packing", PACKED)
-@pytest.mark.parametrize("on_error", ["stop", "skip", "replace"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("packing", GZ_IS_SLOW)
+@pytest.mark.parametrize("on_error", SKIP_IS_FAST)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * ("CR" in kind)) for kind in KINDS])
 def test_workers_find_in_frames_what_one_reader_finds(kind, on_error, packing):
     for seed, (block_bytes, most) in enumerate([(120, 60), (700, 400)]):
         chance = random.Random(seed)
@@ -141,6 +144,7 @@ def test_workers_find_in_frames_what_one_reader_finds(kind, on_error, packing):
             assert found[2].partition(name)[2] == plain[2].partition("a.jsonl")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", PACKED)
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
 @pytest.mark.parametrize("separator", ["\\n\\n", "\\n", "aa", "<|endoftext|>"])

@@ -8,8 +8,8 @@ from typing import BinaryIO
 from shardmill.errors import TemporaryError
 from shardmill.system.names import show
 
-# Readers look back less than a block, except within a long record.
-IN_MEMORY = 4 << 20
+# Readers look back less than a Block, which has 4 MiB at most, except within a long record.
+IN_MEMORY = 6 << 20
 
 
 class Spool:

@@ -30,6 +30,8 @@ _START_SECONDS = 0.4
 _FILE_SECONDS = 35e-6
 # Shards wait here for an object store that is slow; they should not fill up the user's disk.
 _MOST_STAGED = 32 << 30
+# So much of what may be staged, and more, is not given to tokens that wait for their turn.
+_MUCH_STAGED = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +150,8 @@ def check_space(job: Job, limits: Limits, written: int = 0) -> tuple[Job, Limits
         waiting = found.waiting_bytes
         note = _space_warning(job, found.output_bytes, free) or _waiting_note(job, found)
     if limits.max_staging is not None and is_url(job.spec.output):
+        # Files that are not complete take room first.
+        waiting = min(waiting, max(limits.max_staging - most, limits.max_staging // 4 - _MUCH_STAGED, 0))
         limits = dataclasses.replace(limits, max_staging=limits.max_staging - waiting)
     budget = dataclasses.replace(job.budget, on_disk=waiting)
     return dataclasses.replace(job, budget=budget), limits, note
