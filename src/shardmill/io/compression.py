@@ -37,8 +37,8 @@ HEAD_BYTES = 64 << 10
 UNCOUNTED = 1 << 50
 
 _LOOK_BACK = 4 << 10
-_INPUT_BYTES = 256 << 10
-_OUTPUT_BYTES = 1 << 20
+_INPUT_BYTES = 64 << 10
+_OUTPUT_BYTES = 256 << 10
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_ERROR: Any = deflate.error
 _FAILURES = (zlib.error, _GZIP_ERROR, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError)
