@@ -23,7 +23,7 @@ demo: $(VENV)/.ready ## tokenize the bundled sample and check the result
 	@$(BIN)/python tools/demo.py
 
 test: check lint types ## lint, types and all fast tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -rs
+	$(BIN)/python -m pytest -n 3 --dist worksteal -rs
 
 check: $(VENV)/.ready native
 

@@ -29,6 +29,7 @@ def test_the_image_is_slim_runs_as_a_user_and_starts_the_command(stages):
     assert json.loads(stages[-1].last("ENTRYPOINT")) == ["shardmill"]
 
 
+@pytest.mark.slow
 def test_what_is_compiled_here_or_is_not_copied_stays_out_of_the_context(stages):
     context = docker_steps.context()
     copied = {
@@ -59,6 +60,7 @@ def test_what_is_copied_builds_a_wheel_with_everything_in_it(stages, tmp_path):
     assert any(name.endswith("engine.so") for name in names) == (shutil.which("cc") is not None)
 
 
+@pytest.mark.slow
 def test_a_file_that_dockerignore_leaves_out_is_missed(tmp_path):
     with pytest.raises(SystemExit, match="docs"):
         docker_steps.copy("docs ./", ROOT, docker_steps.context(), tmp_path, tmp_path)

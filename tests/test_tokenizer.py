@@ -99,6 +99,7 @@ def test_a_tokenizer_json_without_a_model_type_is_understood(gpt2_json, tmp_path
 NORMALIZED = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "family", "ours"),
     [

@@ -164,9 +164,9 @@ def test_separators_may_cross_frames_and_overlap(separator, on_error, packing):
         assert told(found) == told(read({"a.txt": data, "b.txt": data}, **choices))
 
 
-@pytest.mark.parametrize("packing", PACKED)
+@pytest.mark.parametrize("packing", GZ_IS_SLOW)
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
-@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+@pytest.mark.parametrize("name", ["a.jsonl", pytest.param("a.txt", marks=pytest.mark.slow)])
 def test_a_damaged_frame_ends_the_file_for_all_workers(name, on_error, packing):
     """Whatever follows in the file is read in vain, and the same is told as when it is read from the beginning."""
     damaged = 0

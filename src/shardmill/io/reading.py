@@ -86,7 +86,7 @@ def open_input(
 
 def read_buffers(file: InputFile) -> int:
     """Memory that reading this file takes, apart from the page cache."""
-    # A pipe takes no more than a remote file: 4 MiB of replay buffer, 1 MiB ahead, and the bytes returned.
+    # A pipe takes no more than a remote file: 6 MiB of replay buffer, 1 MiB ahead, and the bytes returned.
     return 0 if file.local else READ_AHEAD + 2 * LOOK_BACK
 
 
