@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import os
+from collections import Counter
 from unittest.mock import patch
 
 import pytest
@@ -26,6 +27,21 @@ settings.register_profile(
 settings.load_profile("shardmill")
 
 
+_ENGINES_KEPT = 16
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of tests with the mark `thin`, each third case is fast; the others are slow."""
+    seen = Counter()
+    for item in items:
+        if item.get_closest_marker("thin"):
+            name = item.nodeid.partition("[")[0]
+            if seen[name] % 3:
+                item.add_marker(pytest.mark.slow)
+            seen[name] += 1
+
+
 @pytest.fixture(scope="session", autouse=True)
 def loaded_once():
     """The bundled vocabularies and their engines are loaded once: it is most of what a small job does."""
@@ -38,6 +54,8 @@ def loaded_once():
             key = tokenizer.name if tokenizer.kind == "tiktoken" else tokenizer.digest
             key = key, os.environ.get("SHARDMILL_CPU")
             if key not in made:
+                if len(made) == _ENGINES_KEPT:
+                    del made[next(iter(made))]  # each takes tens of megabytes
                 made[key] = make(tokenizer)
             return made[key]
 

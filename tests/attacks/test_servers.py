@@ -256,6 +256,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize(("answer", "error", "words"), HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_answer_ends_within_time_and_in_words(answer, error, words, monkeypatch):
     if words == "too many redirects":

@@ -191,6 +191,7 @@ def test_values_longer_than_a_run_are_cut_where_text_is(name, write):
                 assert_same(mill_files({name: data}, block_bytes=block_bytes, **SMALL, **VAL), want, len(data))
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("name", ["jsonl", "jsonl.zst", "csv", "csv.gz", "parquet", "arrow", "txt", "txt.xz"])
 @pytest.mark.parametrize("held", [0, 4 << 20])
 @pytest.mark.parametrize("choices", [{}, {**SMALL, "sample": 0.5}])

@@ -101,6 +101,7 @@ def test_workers_wait_for_each_other_where_a_disk_is_full(monkeypatch, fails_at)
     assert len(written) > fails_at
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("separator", [None, "\\n\\n", pytest.param("\\n", marks=pytest.mark.slow), "aa"])
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
 @pytest.mark.parametrize("kind", INPUTS)

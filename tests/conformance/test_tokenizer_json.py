@@ -201,6 +201,7 @@ def test_only_what_is_understood_is_cut_and_runs_on_our_engine(variants, name):
     assert (choose_engines(found, "auto").ours is None) == (name in BY_REFERENCE)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("name", FAMILIES)
 @settings(max_examples=12)
 @given(
@@ -212,6 +213,7 @@ def test_tokens_do_not_depend_on_block_size(variants, name, text, block_bytes):
     assert out.train == reference.encode(variants[name], text)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_sample_gives_the_tokens_of_the_whole(variants, name):
     """In Blocks of 64 bytes, a file each."""
@@ -220,6 +222,7 @@ def test_every_sample_gives_the_tokens_of_the_whole(variants, name):
     assert out.train == [token for text in texts for token in reference.encode(variants[name], text.decode())]
 
 
+@pytest.mark.thin
 # Each has a part of the engine that the others lack; test_native.py has the engine alone.
 @pytest.mark.usefixtures("cpu_path")
 @pytest.mark.parametrize("name", ["gpt2", "qwen3", "gptoss", "deepseek", "hidden", "llama2"])
@@ -229,6 +232,7 @@ def test_every_code_path_gives_the_tokens_of_the_whole(variants, name):
     assert out.train == reference.encode(variants[name], text)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in BY_REFERENCE])
 def test_our_engine_and_the_reference_write_the_same(variants, name):
     """Forced cuts, documents that continue in another block, and what is rejected: the same bytes by either (I1)."""

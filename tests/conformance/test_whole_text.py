@@ -42,6 +42,7 @@ def test_nasty_characters_in_blocks_of_three_bytes_give_the_tokens_of_the_whole(
     assert as_whole(text, tokenizer=encoding, engine=engine, block_bytes=3)
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("name", samples.SAMPLES)
 def test_every_sample_gives_the_tokens_of_the_whole_in_blocks_of_any_size(encoding, engine, name):
     wrong = [
