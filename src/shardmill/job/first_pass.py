@@ -20,6 +20,7 @@ from shardmill.io.reading import Reader, ahead, open_input
 from shardmill.job import plan, split
 from shardmill.job.plan import Block, Stretch
 from shardmill.job.split import Lowest
+from shardmill.spec import BLOCK_BYTES, MOST_BLOCK_BYTES
 from shardmill.system import buffers
 from shardmill.tokens.strings import Flags
 
@@ -37,7 +38,9 @@ def run(
     Whatever --on-error says, bad records have no say, so that the split is the same if it changes between two runs.
     found is where an earlier run was stopped; without it, records are counted first, which is fast.
     """
-    rules = dataclasses.replace(rules, on_error="skip", judging=True)
+    # Of running text, less is read twice in larger Blocks.
+    larger = MOST_BLOCK_BYTES if rules.block_bytes >= BLOCK_BYTES and rules.passage_bytes else rules.block_bytes
+    rules = dataclasses.replace(rules, on_error="skip", judging=True, block_bytes=larger)
     enough = split.enough(fraction)
     if found is None:
         files_suffice = plain and len(files) >= enough  # a file of text is at least one document
