@@ -14,7 +14,8 @@ import neon
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_the_driver_fits_the_engine():
     driver = Path(neon.__file__).with_name("neon_driver.c")
-    subprocess.run(["cc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Werror", f"-I{neon._SOURCES}", driver], check=True)
+    folders = [f"-I{neon._SOURCES}", f"-I{neon._DOCUMENTS}"]
+    subprocess.run(["cc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Werror", *folders, driver], check=True)
 
 
 @pytest.mark.slow

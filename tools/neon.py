@@ -34,7 +34,7 @@ from shardmill.tokens.tokenizer import ENCODINGS, load  # noqa: E402
 _SAMPLES = runpy.run_path(str(ROOT / "tests/samples.py"))
 _SOURCES = ROOT / "src/shardmill/tokens/native"
 _DOCUMENTS = ROOT / "src/shardmill/documents/native"
-_FLAGS = ["-std=gnu11", "-O3", "-static", "-pthread", f"-I{_SOURCES}"]
+_FLAGS = ["-std=gnu11", "-O3", "-static", "-pthread", f"-I{_SOURCES}", f"-I{_DOCUMENTS}"]
 
 
 def emulator() -> str | None:

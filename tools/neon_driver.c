@@ -8,28 +8,12 @@
 
 #include "cpu.h"
 #include "engine.h"
+#include "lines.h"
 
 Engine *engine_new(const Given *given);
 void engine_free(Engine *e);
 int64_t engine_encode(Engine *e, const u8 *const *pieces, const int64_t *sizes, int64_t count, u8 *out, int64_t *counts);
 int64_t engine_words(const Engine *e, const u8 *text, int64_t size, int scalar, int64_t *sizes);
-/* As in documents/native/lines.c. */
-typedef struct {
-    const u8 *data;
-    int64_t size, count;
-    const u8 *names;
-    const int64_t *name_ends;
-    int64_t name_count;
-    u8 *out;
-    const u8 **texts;
-    int64_t *sizes;
-    u8 *declined;
-    int64_t most;
-    u64 seed, *hashes;
-    int64_t unusual;
-} Lines;
-int64_t lines_texts(Lines *);
-void texts_hashes(const u8 *const *texts, const int64_t *sizes, int64_t count, int64_t most, u64 seed, u64 *hashes);
 
 enum { LINES, LINE_TEXTS, BEGINS, ENDS, DECLINED, HASHES, LINE_ARRAYS };
 enum { MOST_HASHED = 4096, SEED = 5 }; /* as in neon.py */

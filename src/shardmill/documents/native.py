@@ -27,7 +27,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 class Lines(Structure):
-    """As in native/lines.c."""
+    """As in native/lines.h."""
 
     _fields_ = [
         ("data", c_void_p),
@@ -224,8 +224,7 @@ def _library() -> CDLL:
 
 @lru_cache(maxsize=1)
 def _quick() -> PyDLL:
-    """For what takes so little time that it keeps the GIL: to get it back takes longer while others want it, too."""
-    library = PyDLL(_library()._name)
+    library = compiled.quick(_library())
     compiled.declare(library, "texts_below", None, c_void_p, c_int64, c_uint64, c_int64, c_void_p)
     compiled.declare(library, "texts_hashes", None, c_void_p, c_void_p, c_int64, c_int64, c_uint64, c_void_p)
     return library

@@ -24,6 +24,12 @@ def load(path: str, version: int) -> ctypes.CDLL:
     return library
 
 
+def quick(library: ctypes.CDLL) -> ctypes.PyDLL:
+    """The same library, for what takes so little time that it keeps the GIL: to get it back takes longer while other
+    threads want it, too."""
+    return ctypes.PyDLL(library._name)
+
+
 def declare(library: ctypes.CDLL, name: str, result: object, *arguments: object) -> None:
     """Declare the result and argument types of a C function; arrays are passed as pointers (`array.ctypes`)."""
     function = getattr(library, name)

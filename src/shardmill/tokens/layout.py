@@ -149,8 +149,7 @@ def _library() -> CDLL:
 
 @lru_cache(maxsize=1)
 def _quick() -> PyDLL:
-    """For what takes so little time that it keeps the GIL: to get it back takes longer while others want it, too."""
-    library = PyDLL(_library()._name)
+    library = compiled.quick(_library())
     compiled.declare(library, "layout_sums", None, c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
     compiled.declare(library, "layout_ends", c_int64, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p)
     return library

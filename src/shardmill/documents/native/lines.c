@@ -5,7 +5,7 @@
  * line, NaN, deep nesting. The caller parses those lines itself, and says what is wrong with them, if anything is.
  *
  * A line that is not UTF-8 is declined too. */
-#include "texts.h"
+#include "lines.h"
 
 #include <string.h>
 #if defined(__SSE2__)
@@ -314,26 +314,10 @@ static int line(Scan *s)
     return *s->at++ == '\n';
 }
 
-/* As in native.py. */
-typedef struct {
-    const u8 *data;
-    int64_t size, count;
-    const u8 *names;
-    const int64_t *name_ends;
-    int64_t name_count;
-    u8 *out;
-    const u8 **texts;
-    int64_t *sizes;
-    u8 *declined;
-    int64_t most;
-    u64 seed, *hashes;
-    int64_t unusual;
-} Given;
-
 /* Writes the texts of `count` lines to out, concatenated; it has room for size + STEP bytes. texts and sizes get where each
  * stands, declined whether its line was: then it has no text. unusual: how many have none. If none has none, hashes, unless
  * null, get those of the first `most` bytes of each. Returns how many bytes these lines are. */
-int64_t lines_texts(Given *g)
+int64_t lines_texts(Lines *g)
 {
     Scan s = {g->data, g->data + g->size, g->out, {g->names, g->name_ends, g->name_count}};
     g->unusual = 0;
