@@ -25,7 +25,7 @@ import sanitize_pieces
 
 from shardmill.documents import native as documents
 from shardmill.system import compiled
-from shardmill.tokens import native
+from shardmill.tokens import layout, native
 from shardmill.tokens.model import Model, Shape
 from shardmill.tokens.tokenizer import read_ranks
 
@@ -242,6 +242,20 @@ def ask(library: CDLL, texts: list[bytes], separator: bytes) -> None:
         library.texts_plain(*first, found, c_int64(5))
 
 
+def lay(library: CDLL, rng: random.Random) -> None:
+    """layout_block on buffers of exactly the sizes it is promised."""
+    pieces, wide = rng.randrange(9), rng.choice([2, 4])
+    counts, eot = [rng.randrange(6) for _ in range(pieces)], rng.choice([-1, 9])
+    total, apart = sum(counts), rng.random() < 0.5
+    with Memory() as memory:
+        flags = [memory.copy(bytes(rng.randrange(2) for _ in range(pieces))) for _ in range(3)]
+        numbers = [memory.copy(np.array(each, np.int64).tobytes()) for each in (counts, range(pieces))]
+        some = [flag if rng.random() < 0.7 else None for flag in flags[:2]]
+        made = memory.room(wide * (total + pieces)), *(memory.room(size * 8 * pieces) for size in (1, 1, 1, 4))
+        given = memory.copy(bytes(2 * total)), *numbers, *some, flags[2], *made
+        library.layout_block(byref(layout.Given(*given, pieces, 2, wide, eot, rng.randrange(2), apart)))
+
+
 def address(folder: Path, rng: random.Random) -> Callable[[], None]:
     """A round for AddressSanitizer and UBSan: one shape on all code paths of the engine, and the JSON parser."""
     library, lines, models = CDLL(str(folder / "engine.so")), CDLL(str(folder / "lines.so")), _models()
@@ -251,6 +265,7 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
 
     def once() -> None:
         pieces_once()
+        lay(library, rng)
         if rng.random() < 0.05 or not engines:
             while engines:
                 engines.pop().free()
