@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -112,21 +111,23 @@ def place(fast_folder):
         yield Path(folder)
 
 
-def wait_for(condition):
-    until = time.monotonic() + 30
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert condition()
+STOPS_AT_A_CHECKPOINT = """
+import dataclasses, os, signal, sys
+from shardmill.cli import config, main, options
+from shardmill.io import storage
+storage.watch = lambda step: step == "checkpoint-synced" and os.kill(os.getpid(), signal.SIGSTOP)
+config.limits_of = lambda given: dataclasses.replace(options.limits_of(given), checkpoint_seconds=0.0)
+sys.exit(main.main()())
+"""
 
 
 def test_a_second_process_is_refused_and_takes_over_when_the_first_is_killed(inputs, place):
     """The lock file stays behind; the lock does not."""
     (place / "text.txt").write_bytes((inputs / "long.txt").read_bytes() * 6)
-    args = [SHARDMILL, "prepare", "text.txt", "-o", "out", "--engine", "reference", "--workers", "1"]
-    first = subprocess.Popen(args, cwd=place, stderr=subprocess.DEVNULL)
-    journal = place / "out/shardmill.journal"
-    wait_for(lambda: journal.exists() and b'"checkpoint"' in journal.read_bytes())
-    first.send_signal(signal.SIGSTOP)
+    job = ["prepare", "text.txt", "-o", "out", "--engine", "reference", "--workers", "1"]
+    args = [SHARDMILL, *job]
+    first = subprocess.Popen([sys.executable, "-c", STOPS_AT_A_CHECKPOINT, *job], cwd=place, stderr=subprocess.DEVNULL)
+    assert os.WIFSTOPPED(os.waitpid(first.pid, os.WUNTRACED)[1])
     second = subprocess.run(args, cwd=place, capture_output=True, text=True, timeout=60)
     assert first.poll() is None
     assert second.returncode == 75 and f"process {first.pid} on" in second.stderr and "Traceback" not in second.stderr
