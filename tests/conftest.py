@@ -7,6 +7,8 @@ import os
 from collections import Counter
 from unittest.mock import patch
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # nothing here needs the threads that numpy would start
+
 import pytest
 from hypothesis import HealthCheck, settings
 

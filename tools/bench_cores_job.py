@@ -229,10 +229,10 @@ class Clock:
         self.wall, self.cpu = time.perf_counter() - began, _cpu() - cpu
         self.others = max(0.0, (_cpu_of_all() - all_cpu - self.cpu) / self.wall)
         if self._meter:
-            out = (ctypes.c_double * 4)()
+            out = (ctypes.c_double * 3)()
             self._meter.meter_stop(out)
-            self.cpu -= out[3]
-            self.gil = {"held": out[0] * self.wall, "running": out[1] * self.cpu, "late": out[2]}
+            self.cpu -= out[2]
+            self.gil = {"held": out[0] * self.wall, "running": out[1] * self.cpu}
 
 
 def _cpu() -> float:

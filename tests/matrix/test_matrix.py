@@ -13,7 +13,7 @@ import running
 TOOL = Path(__file__).parents[2] / "tools" / "matrix.py"
 # A covering of all pairs; `make slow` has 20,000 cells, `make matrix` as many as you like.
 CELLS, GROUP = 160, 20
-REAL = 48
+REAL = 24
 
 
 @pytest.fixture(scope="module", autouse=True)
