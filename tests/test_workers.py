@@ -48,7 +48,7 @@ def mill(monkeypatch):
         def commit(milled):
             write(milled.index)
             written.append(milled.index)
-            return True
+            return True, lambda: None
 
         monkeypatch.setattr(workers.plan, "stretches", stretches)
         monkeypatch.setattr(workers.plan, "blocks", blocks)

@@ -10,6 +10,7 @@ Only the public API is called; three hooks below know names inside shardmill, an
 
 import contextlib
 import ctypes
+import gc
 import hashlib
 import importlib
 import json
@@ -30,7 +31,7 @@ from unittest.mock import patch
 
 METER = Path(__file__).with_name("gilmeter.c")
 # Functions that only one thread runs at a time, though no lock says so.
-TURNS = ("shardmill.job.mill._Output.write",)
+TURNS = ("shardmill.job.mill._Output.place",)
 NO_COMPARISON = "shardmill.tokens.check.Checker.check"
 _STDLIB = re.compile(rf"{re.escape(os.path.dirname(threading.__file__))}(?!.*site-packages)|<frozen")
 
@@ -218,6 +219,7 @@ class Clock:
         self.gil: dict[str, float] = {}
 
     def start(self, *_: object) -> None:
+        gc.freeze()  # as the command does
         for each in self._held:
             each.zero()
         if self._meter:

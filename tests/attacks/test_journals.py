@@ -36,7 +36,7 @@ def stopped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("journals")
     (folder / "a.txt").write_text("##".join(f"Text number {i} of the miller." for i in range(60)))
     (folder / "b.jsonl").write_text("".join(json.dumps({"text": f"Record {i}."}) + "\n" for i in range(60)))
-    write = mill._Output.write
+    place = mill._Output.place
     for format in FORMATS:
         blocks = 0
 
@@ -45,10 +45,10 @@ def stopped(tmp_path_factory):
             blocks += 1
             if blocks > 6:
                 raise KeyboardInterrupt
-            return write(self, milled)
+            return place(self, milled)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mill._Output, "write", stop)
+            patch.setattr(mill._Output, "place", stop)
             with pytest.raises(KeyboardInterrupt):
                 prepare(spec_of(folder, folder / format, format), limits=LIMITS)
         assert len(lines_of(folder / format)) > 5
@@ -180,14 +180,14 @@ def test_a_line_that_could_not_be_written_leaves_no_half_of_it(tmp_path, monkeyp
     """The disk is full for one line; the next one must not stand behind half of it."""
     log = Journal(tmp_path, Unfinished())
     log.begin(JOB)
-    write = storage.os.write
+    write = storage.os.pwrite
 
-    def full(fd, data):
-        write(fd, data[:50])
+    def full(fd, data, at):
+        write(fd, data[:50], at)
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage.os, "write", full)
+        patch.setattr(storage.os, "pwrite", full)
         with pytest.raises(ShardmillError, match="no space left"):
             log.checkpoint(reached(1))
     log.checkpoint(reached(2))

@@ -127,17 +127,17 @@ def test_uploaded_files_are_not_removed_behind_a_link(text, tmp_path, site):
 
 
 def stop_after(blocks, spec):
-    write, seen = mill._Output.write, 0
+    place, seen = mill._Output.place, 0
 
     def stop(self, milled):
         nonlocal seen
         seen += 1
         if seen > blocks:
             raise KeyboardInterrupt
-        return write(self, milled)
+        return place(self, milled)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mill._Output, "write", stop)
+        patch.setattr(mill._Output, "place", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(spec, limits=LIMITS)
 

@@ -65,7 +65,7 @@ def together(job, splitter, count):
         found["rejects"] += milled.rejects
         found["counts"] = milled.counts if found["counts"] is None else found["counts"] + milled.counts
         found["after"] = milled.after
-        return True
+        return True, lambda: None
 
     budget = dataclasses.replace(job.budget, workers=count, readers=count, ahead=0)
     error = None

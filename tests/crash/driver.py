@@ -186,7 +186,8 @@ def _inject(call, nth, under, errno=None, short=False):
         if due and errno is not None:
             raise OSError(errno, os.strerror(errno))
         if due and short:
-            args = (args[0][: max(1, len(args[0]) // 2)],) if call == "write" else (max(1, args[0] // 2), *args[1:])
+            less = args[0][: max(1, len(args[0]) // 2)] if call == "pwrite" else max(1, args[0] // 2)
+            args = less, *args[1:]
         return real(target, *args, **kwargs)
 
     setattr(os, call, faulty)

@@ -36,10 +36,10 @@ def told(end, code, *parts):
 @pytest.mark.parametrize(
     ("call", "number", "code", "parts"),
     [
-        ("write", errno.ENOSPC, TEMPORARY, FULL),
-        ("write", errno.EDQUOT, TEMPORARY, FULL),
-        ("write", errno.EIO, TEMPORARY, ("Input/output error", "same command")),
-        ("write", errno.EROFS, 1, ("read-only", "-o")),
+        ("pwrite", errno.ENOSPC, TEMPORARY, FULL),
+        ("pwrite", errno.EDQUOT, TEMPORARY, FULL),
+        ("pwrite", errno.EIO, TEMPORARY, ("Input/output error", "same command")),
+        ("pwrite", errno.EROFS, 1, ("read-only", "-o")),
         ("fdatasync", errno.EIO, TEMPORARY, ("Input/output error", "same command")),
         ("fsync", errno.ENOSPC, TEMPORARY, FULL),
         ("fsync", errno.EIO, TEMPORARY, ("Input/output error", "same command")),
@@ -83,7 +83,7 @@ def test_an_input_disk_that_fails_is_told_and_the_same_command_goes_on(inputs, w
     shutil.rmtree(inputs / "unread")
 
 
-@pytest.mark.parametrize("call", ["write", "pread"])
+@pytest.mark.parametrize("call", ["pwrite", "pread"])
 def test_short_reads_and_writes_change_nothing(inputs, whole, call):
     fault = {"call": call, "nth": 1, "short": True, "under": str(inputs)}
     args = command("documents", output="short")

@@ -67,7 +67,8 @@ def test_a_slow_disk_stops_the_work_before_too_much_could_be_lost():
 
     def work():
         for number in range(1, 100):
-            checkpoints.offer(number * 10 * _MB, lambda number=number: Checkpoint(index=number))
+            if checkpoints.due(number * 10 * _MB):
+                checkpoints.begin(number * 10 * _MB, lambda number=number: Checkpoint(index=number))
             offered.append(number * 10 * _MB)
 
     worker = threading.Thread(target=work, daemon=True)

@@ -1,6 +1,7 @@
 """What the terminal shows: the progress of a job, and numbers for people."""
 
 import dataclasses
+import gc
 import json
 import os
 import sys
@@ -60,6 +61,7 @@ class Reporter:
     def start(self, job: "Start") -> None:
         """What will be done, and what the user may want to change: before the work."""
         self._started = time.monotonic()
+        gc.freeze()  # what is loaded by now stays: looking for garbage in it, again and again, would hold up all workers
         if self._mode in ("none", "json"):
             return
         self.notes = job.notes

@@ -24,7 +24,7 @@ def refuse_other_encodings(path: str, head: bytes) -> None:
         encoding = "UTF-32"
     elif head.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "UTF-16"
-    elif len(head) >= 64:
+    elif len(head) >= 64 and b"\0" in head:
         # Every other byte is zero: UTF-16 of a Western text without its BOM. Scattered NULs are text.
         even, odd = head[0::2].count(0) / len(head[0::2]), head[1::2].count(0) / len(head[1::2])
         if max(even, odd) > 0.8 and min(even, odd) < 0.05:

@@ -1,5 +1,6 @@
 """The files that a format writes: they grow together, with checksums, and get their final names together."""
 
+import contextlib
 import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -56,6 +57,10 @@ class OutputFiles:
         self._full: set[str] = set()
         self._open_full: list[str] = []
         self._closing = threading.Lock()
+        self._placing: Placed | None = None
+        self._unwritten: set[Placed] = set()
+        self._written = threading.Condition()
+        self._failed: BaseException | None = None
         self._dropped: set[str] = set()
         self._unlisted = False
         self._folders = {folder}
@@ -70,7 +75,44 @@ class OutputFiles:
         if name not in self._files:
             self._files[name] = self._file(name, None)
             self._unlisted = True
-        self._files[name].append(data)
+        if (placed := self._placing) is None:
+            self._files[name].append(data)
+            return
+        with self._written:
+            self._unwritten.add(placed)
+        placed.writes.append(self._files[name].place(data))
+
+    @contextlib.contextmanager
+    def placing(self) -> "Iterator[Placed]":
+        """What is appended inside has its place and its checksum then, and is written by Placed.write."""
+        placed = self._placing = Placed(self)
+        try:
+            yield placed
+        except BaseException as e:
+            self.done(placed, e)
+            raise
+        finally:
+            self._placing = None
+
+    def done(self, placed: "Placed", error: BaseException | None = None) -> None:
+        """All of it is written, or will never be."""
+        with self._written:
+            self._failed = self._failed or error
+            self._unwritten.discard(placed)
+            self._written.notify_all()
+
+    @property
+    def failed(self) -> bool:
+        """Something that has its place was not written, so no checkpoint can be made."""
+        return self._failed is not None
+
+    def _wait_until_written(self) -> None:
+        """Wait for everything that has its place now."""
+        with self._written:
+            placed = set(self._unwritten)
+            self._written.wait_for(lambda: placed.isdisjoint(self._unwritten))
+            if self._failed is not None:
+                raise self._failed
 
     def _file(self, name: str, state: FileState | None) -> "_CheckedFile":
         path = self.folder / name
@@ -88,6 +130,8 @@ class OutputFiles:
         self._full.add(name)
         self._open_full.append(name)
         if len(self._open_full) > _OPEN_FULL:
+            if self._placing is not None:
+                self._placing.write()
             self._close_full()
 
     def settle(self, name: str) -> None:
@@ -167,18 +211,21 @@ class OutputFiles:
         """Everything that states() reported before is on disk after, names included. May run concurrently with append."""
         if unlisted := self._unlisted:  # not one assignment: a file that append creates meanwhile would be forgotten
             self._unlisted = False
-        files = list(self._files.values())
+        sizes = [(file.growing, file.growing.bytes) for file in list(self._files.values())]
+        self._wait_until_written()
         self._close_full()
-        for file in files:
+        for file, size in sizes:
             with self._closing:
-                file.growing.sync()
+                file.sync(size)
         if unlisted:
             self._sync_folders()
         storage.reached("data-synced")
 
     def _close_full(self) -> None:
+        full, self._open_full = self._open_full, []
+        if full:
+            self._wait_until_written()
         with self._closing:  # by the thread that writes, or the one that makes a checkpoint
-            full, self._open_full = self._open_full, []
             for name in full:
                 if (file := self._files.get(name)) is not None:
                     file.growing.sync()
@@ -213,6 +260,25 @@ class OutputFiles:
         self.remove_dropped()
         for folder in self._folders - {self.folder}:
             storage.remove_if_empty(folder)
+
+
+class Placed:
+    """Bytes that have their places in the files."""
+
+    def __init__(self, files: OutputFiles) -> None:
+        self._files = files
+        self.writes: list[tuple[GrowingFile, int, memoryview]] = []
+
+    def write(self) -> None:
+        """Write them, in any thread, while others append and write."""
+        try:
+            for file, at, data in self.writes:
+                file.write(at, data)
+            self.writes.clear()
+        except BaseException as e:
+            self._files.done(self, e)
+            raise
+        self._files.done(self)
 
 
 class Syncing:
@@ -258,6 +324,13 @@ class _CheckedFile:
         self.verify()
         self.growing.append(data)
         self._add(data)
+
+    def place(self, data: memoryview) -> tuple[GrowingFile, int, memoryview]:
+        """As append, but for writing it."""
+        self.verify()
+        at = self.growing.place(data.nbytes)
+        self._add(data)
+        return self.growing, at, data
 
     def patch(self, data: bytes) -> None:
         assert len(data) <= SEGMENT_BYTES

@@ -62,7 +62,6 @@ class GrowingFile:
             if size > self.bytes:
                 os.ftruncate(self._fd, self.bytes)
                 reached("tail-dropped")
-            os.lseek(self._fd, 0, os.SEEK_END)
             if at is None:
                 reached("file-created")
 
@@ -71,18 +70,23 @@ class GrowingFile:
         return self.path if self.published else self._partial
 
     def append(self, data: memoryview) -> None:
+        self.write(self.place(data.nbytes), data)
+
+    def place(self, size: int) -> int:
+        """Where the next bytes of the file, so many, are to be written."""
         self._reopen()
+        at, self.bytes = self.bytes, self.bytes + size
+        return at
+
+    def write(self, at: int, data: memoryview) -> None:
+        """Write to such a place. Several threads may do so at once."""
         with writing(self.path):
-            _write(self._fd, data)
-        self.bytes += data.nbytes
+            _write(self._fd, data, at)
 
     def patch(self, offset: int, data: bytes) -> None:
         """Overwrite bytes written before; on disk after the next sync or seal."""
         self._reopen()
-        with writing(self.path):
-            os.lseek(self._fd, offset, os.SEEK_SET)
-            _write(self._fd, memoryview(data))
-            os.lseek(self._fd, 0, os.SEEK_END)
+        self.write(offset, memoryview(data))
         self._synced = -1
 
     def read(self, offset: int, length: int) -> bytes:
@@ -99,11 +103,10 @@ class GrowingFile:
         if self._fd < 0:
             with writing(self.path):
                 self._fd = self._open()
-                os.lseek(self._fd, 0, os.SEEK_END)
 
-    def sync(self) -> None:
-        """Everything appended so far is on disk when this returns. May run while another thread appends."""
-        until = self.bytes
+    def sync(self, until: int | None = None) -> None:
+        """Everything written so far, or up to there, is on disk when this returns. May run while another thread appends."""
+        until = self.bytes if until is None else until
         if self._fd >= 0 and not self.published and until > self._synced:
             with writing(self.path):
                 getattr(os, "fdatasync", os.fsync)(self._fd)
@@ -139,9 +142,10 @@ class GrowingFile:
             os.unlink(self.where)
 
 
-def _write(fd: int, data: memoryview) -> None:
+def _write(fd: int, data: memoryview, at: int) -> None:
     while data.nbytes:
-        data = data[os.write(fd, data[:_WRITE_BYTES]) :]
+        done = os.pwrite(fd, data[:_WRITE_BYTES], at)
+        data, at = data[done:], at + done
 
 
 class DurableLog:
@@ -153,19 +157,17 @@ class DurableLog:
         with writing(path):
             self._fd = _create(path) if at is None else _open_ours(path)
             os.ftruncate(self._fd, self.bytes)
-            os.lseek(self._fd, 0, os.SEEK_END)
 
     def append(self, line: bytes) -> None:
         """A line that fails is taken back, so that nothing ever follows half a line."""
         try:
             with writing(self.path):
-                _write(self._fd, memoryview(line))
+                _write(self._fd, memoryview(line), self.bytes)
                 reached("checkpoint-written")
                 os.fsync(self._fd)
         except (OutputError, TemporaryError):
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self.bytes)
-                os.lseek(self._fd, 0, os.SEEK_END)
             raise
         self.bytes += len(line)
 

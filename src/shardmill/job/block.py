@@ -1,7 +1,6 @@
 """One Block of text → its tokens, by split: what a worker does."""
 
 import dataclasses
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -53,7 +52,7 @@ class Run:
     text_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Milled:
     """The tokens of one Block in order, and everything that is counted or reported with them."""
 
@@ -79,17 +78,17 @@ class Milled:
         places = sum(run.places.nbytes for run in self.runs if run.places is not None)
         return places + sum(run.tokens.nbytes + run.ends.nbytes for run in self.runs)
 
-    def moved(self, by: Shift) -> "Milled":
-        """The same in the numbers of the file."""
-        return dataclasses.replace(
-            self,
-            runs=[
+    def move(self, by: Shift) -> None:
+        """From its own numbers to those of the file."""
+        if self.after.offset:
+            self.after = self.after.moved(by)
+        if self.rejects:
+            self.rejects = tuple(dataclasses.replace(each, location=each.location.moved(by)) for each in self.rejects)
+        if any(run.places is not None for run in self.runs):
+            self.runs = [
                 run if run.places is None else dataclasses.replace(run, places=_moved(run.places, by))
                 for run in self.runs
-            ],
-            after=self.after.moved(by) if self.after.offset else self.after,
-            rejects=tuple(dataclasses.replace(reject, location=reject.location.moved(by)) for reject in self.rejects),
-        )
+            ]
 
 
 def _moved(places: Places, by: Shift) -> Places:
@@ -101,7 +100,6 @@ def _moved(places: Places, by: Shift) -> Places:
 def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> Milled:
     """Parse and encode a Block, compare a sample with the reference, insert end-of-text tokens, separate train and val."""
     checked, error = _checked(job, block)
-    began = time.thread_time()
     found: list[Pieces] = []
     for part, good in zip(block.parts, checked):
         found.append(of_part := good.pieces(job.files.base(part.file), job.rules, splitter.is_val))
@@ -112,8 +110,8 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
     pieces = Pieces.joined(found)
     eot, closes, has_text, unsure = _eot_and_ends(job, pieces, had_text=True)
     laid, encoded = encoder.encode_and_lay_out(pieces.texts, pieces.begins, _layout(job, pieces, eot, closes))
-    seconds, where = time.thread_time() - began, lambda number: _location(block, checked, found, number)
-    checked_bytes = job.checker.check(block.index, pieces.texts, pieces.begins, encoded, where, seconds)
+    where = lambda number: _location(block, checked, found, number)  # noqa: E731
+    checked_bytes = job.checker.check(block.index, pieces.texts, pieces.begins, encoded, where, laid.seconds)
     places, files = _places(job, block, checked, found), [part.file for part in block.parts]
 
     def milled(laid: Laid, closes: Flags, has_text: bool | None) -> Milled:

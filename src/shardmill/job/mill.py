@@ -17,7 +17,7 @@ from typing import Any, Literal
 from shardmill.documents import rejects
 from shardmill.errors import MismatchError, ShardmillError, TemporaryError
 from shardmill.formats import registry
-from shardmill.formats.output_files import OutputFiles
+from shardmill.formats.output_files import OutputFiles, Placed
 from shardmill.formats.writer import FormatWriter
 from shardmill.inputs import choose
 from shardmill.io import storage
@@ -197,7 +197,7 @@ class _Output:
     def __init__(
         self, job: Job, limits: Limits, destination: Destination, log: Journal, unfinished: Unfinished
     ) -> None:
-        self.at = unfinished.checkpoint
+        self.at = dataclasses.replace(unfinished.checkpoint)
         """How far the job is; of its files, only a checkpoint knows."""
         self._job, self._destination, self._log = job, destination, log
         self._halt = threading.Event()
@@ -230,41 +230,43 @@ class _Output:
         try:
             if not self._truncation.full:
                 start = self.at.position
-                mill_blocks(self._job, splitter, start, self.write, lambda: self._tell(report), self._halt)
+                mill_blocks(self._job, splitter, start, self.place, lambda: self._tell(report), self._halt)
                 if self._truncation.full:
                     refuse_changed_in_part(self._job.files, self.at.position.file)
         finally:
             self._commit()
 
-    def write(self, milled: Milled) -> bool:
-        """Returns whether more is wanted."""
-        at, milled = self.at, self._truncation.take(milled)
+    def place(self, milled: Milled) -> tuple[bool, Callable[[], None]]:
+        """Decide where the tokens of a Block belong. Returns whether more is wanted, and what writes them there, which
+        nobody has to wait for."""
+        milled = self._truncation.take(milled)
         self._publisher.make_room(self._coming(milled), self._commit, self._halt)
         self._torn = True
-        val, tokens, ended = at.val, at.tokens, at.ended
+        with self._files.placing() as placed:
+            self._place(milled)
+        self._torn = False
+        due = self._checkpoints.due(self.at.counts.input_bytes)
+        if not due and not milled.rejects:
+            return not self._truncation.full, lambda: _write(placed)
+        _write(placed)
+        if due:
+            self._checkpoints.begin(self.at.counts.input_bytes, self._checkpoint)
+        self._refuse_too_many_rejects()
+        return not self._truncation.full, lambda: None
+
+    def _place(self, milled: Milled) -> None:
+        at = self.at
         for run in milled.runs:
-            val = val if run.val is None else run.val
-            self._writer.append("val" if val else "train", run.tokens, run.ends, run.places, run.text_bytes)
-            tokens += len(run.tokens)
-            ended += len(run.ends)
+            at.val = at.val if run.val is None else run.val
+            self._writer.append("val" if at.val else "train", run.tokens, run.ends, run.places, run.text_bytes)
+            at.tokens += len(run.tokens)
+            at.ended += len(run.ends)
         if milled.rejects:
             self._files.append(rejects.NAME, memoryview(b"".join(reject.to_json() for reject in milled.rejects)))
-        self.at = dataclasses.replace(
-            at,
-            index=at.index + 1,
-            position=milled.after,
-            val=val,
-            has_text=self._truncation.has_text,
-            tokens=tokens,
-            ended=ended,
-            counts=at.counts + milled.counts,
-        )
+        at.index += 1
+        at.position, at.has_text = milled.after, self._truncation.has_text
+        at.counts += milled.counts
         self._checked_bytes += milled.checked_bytes
-        self._torn = False
-        storage.reached("block-written")
-        self._checkpoints.offer(self.at.counts.input_bytes, self._checkpoint)
-        self._refuse_too_many_rejects()
-        return not self._truncation.full
 
     def finish(self, report: Callable[[Progress], None]) -> Manifest:
         """Everything is written: add what the format writes at the end, then only final names are missing."""
@@ -274,7 +276,7 @@ class _Output:
         if not self.at.finished:
             self._writer.finish()
             storage.reached("files-finished")
-            self.at = dataclasses.replace(self.at, finished=True)
+            self.at.finished = True
             self._checkpoints.commit(self._checkpoint())
         made = _manifest_of(self._job, self.at.counts, self._writer)
         self._files.seal()
@@ -322,9 +324,9 @@ class _Output:
         return writes.bytes_of(tokens, ends) + writes.bytes_to_finish(self.at.tokens, self.at.ended)
 
     def _commit(self) -> None:
-        """Make everything durable that was written; not if an error left a Block half-written."""
+        """Make everything durable that has its place; not if an error left a Block half-written."""
         self._checkpoints.settle()
-        if not self._torn and self.at.index:
+        if not self._torn and not self._files.failed and self.at.index:
             self._checkpoints.commit(self._checkpoint())
 
     def _checkpoint(self) -> Checkpoint:
@@ -346,6 +348,11 @@ class _Output:
                 staged_bytes=self._publisher.staged,
             )
         )
+
+
+def _write(placed: Placed) -> None:
+    placed.write()
+    storage.reached("block-written")
 
 
 def _manifest_of(job: Job, counts: Counts, writer: FormatWriter) -> Manifest:

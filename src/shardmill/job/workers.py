@@ -2,7 +2,7 @@
 
     mill_blocks  starts the workers and waits for them
     _work        a worker: take a Block, encode it (block.py), hand in the result
-    _Pipeline    between them: which Block is next, and whose turn it is to be written
+    _Pipeline    between them: which Block is next, and whose turn it is to get its place in the output
 
 A worker takes the next Block of the earliest stretch that nobody else is reading at that moment, and opens another
 stretch only if there is none. So workers stay close together in the text, whether reading is slow or fast, and little
@@ -31,23 +31,27 @@ _PRESSURE_SECONDS = 1.0
 # How long a stopped job waits for its workers; what is not done by then is encoded again on resume.
 _LEAVE_SECONDS = 2.0
 
+Place = Callable[[Milled], tuple[bool, Callable[[], None]]]
+"""Decides where the tokens of a Block belong. Returns whether more is wanted, and what writes them there."""
+
 
 def mill_blocks(
     job: Job,
     splitter: Splitter,
     start: Position,
-    write: Callable[[Milled], bool],
+    place: Place,
     idle: Callable[[], object],
     halt: threading.Event | None = None,
 ) -> None:
-    """Encode the Blocks from start on and pass each to write, in order, one at a time, until it returns False.
+    """Encode the Blocks from start on and pass each to place, in order, one at a time, until it wants no more; what is
+    placed is written by several workers at once.
 
-    Calls idle a few times a second. Sets halt when nothing more will be written, even if write is still running.
+    Calls idle a few times a second. Sets halt when nothing more will be placed, even if something is still being written.
 
     Raises the first error of any worker. An error in a Block counts as its result, so the first in reading order is
     the one raised.
     """
-    pipeline = _Pipeline(job, start, write, halt or threading.Event())
+    pipeline = _Pipeline(job, start, place, halt or threading.Event())
     threads = [
         threading.Thread(target=_work, args=(job, splitter, pipeline), name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.workers)
@@ -102,18 +106,18 @@ class _Taken:
 
 
 class _Pipeline:
-    """Blocks are taken from a few stretches at a time; results are written in order, by whichever worker brings the one
-    that is due."""
+    """Blocks are taken from a few stretches at a time; results get their places in order, by whichever worker brings the
+    one that is due."""
 
     def __init__(
         self,
         job: Job,
         start: Position,
-        write: Callable[[Milled], bool],
+        place: Place,
         halt: threading.Event,
     ) -> None:
         self.pressed = False
-        self._job, self._write, self._halt = job, write, halt
+        self._job, self._place, self._halt = job, place, halt
         self._stretches = plan.stretches(job.files, job.rules, start)
         self._planned = self._planning = False
         """All stretches were opened; one is being planned."""
@@ -124,12 +128,14 @@ class _Pipeline:
         """Of stretches that are read but not written, how many Blocks each has."""
         self._due = (0, 0)
         self._after = start
-        self._ready: dict[tuple[int, int], tuple[Block | None, Stored | ShardmillError]] = {}
+        self._ready: dict[tuple[int, int], tuple[Position | None, Stored | ShardmillError]] = {}
+        """By place: where the Block said that it begins, if it could not know, and its result."""
         self._ahead = Ahead(job.rules.spool, job.budget.ahead, job.budget.on_disk)
         lock = threading.RLock()
         self._change, self._room = threading.Condition(lock), threading.Condition(lock)
         """There is something to read; there is room in memory for what waits for its turn."""
-        self._writing = False
+        self._placing, self._writing = False, 0
+        """Whether a worker has the turn; how many write what has its place."""
         self._at_work = job.budget.workers
         self._over = threading.Event()
         self._stopped = False
@@ -221,7 +227,7 @@ class _Pipeline:
         if isinstance(result, Milled):
             self._wait_for_writer(taken.stretch, result)
         stored = result if isinstance(result, ShardmillError) else self._ahead.put(taken.stretch, result)
-        self._put(place, taken.block, stored)
+        self._put(place, taken.block.before, stored)
         with self._change:
             self._busy -= 1
         self._write_what_is_due()
@@ -229,53 +235,66 @@ class _Pipeline:
     def _wait_for_writer(self, stretch: int, milled: Milled) -> None:
         """Where writing is what takes longest, disk would only add to it: wait for room in memory."""
         with self._change:
-            while self._writing and stretch != self._due[0] and not self._stopped and not self._ahead.has_room(milled):
+            while (
+                (self._placing or self._writing)
+                and stretch != self._due[0]
+                and not self._stopped
+                and not self._ahead.has_room(milled)
+            ):
                 self._room.wait(_IDLE_SECONDS)
 
-    def _put(self, place: tuple[int, int], block: Block | None, result: Stored | ShardmillError) -> None:
+    def _put(self, place: tuple[int, int], before: Position | None, result: Stored | ShardmillError) -> None:
         with self._change:
-            self._ready[place] = block and dataclasses.replace(block, parts=()), result
+            self._ready[place] = before, result
 
     def _write_what_is_due(self) -> None:
-        with self._change:
-            if self._writing:
-                return
-            self._writing = True
-        while True:
+        while (due := self._next_due()) is not None:
+            try:
+                more, write = self._place_one(*due)
+            except BaseException:
+                self._stopped, self._placing = True, False
+                raise
             with self._change:
-                self._skip_written()
-                due = self._ready.pop(self._due, None)
-                if due is None or self._stopped:
-                    self._writing = False
-                    return
-                # Not all: each wakes the next when it has taken a Block, and too many would keep the GIL from the writer.
+                self._due = self._due[0], self._due[1] + 1
+                self._writing += 1
+                if not more:
+                    self.stop()
+                self._placing = False
+            try:
+                write()
+            finally:
+                del due, write  # it holds the tokens
+                with self._change:
+                    self._writing -= 1
+
+    def _next_due(self) -> tuple[Position | None, Stored | ShardmillError] | None:
+        """The result whose turn it is, and with it the turn; None: it is not there, or another worker has the turn."""
+        with self._change:
+            if self._placing or self._stopped:
+                return None
+            self._skip_written()
+            due = self._ready.pop(self._due, None)
+            if due is not None:
+                self._placing = True
+                # Not all: each wakes the next when it has taken a Block, and too many would keep the GIL from this one.
                 self._room.notify()
                 self._change.notify()
-            block, result = due
-            try:
-                more = self._write_one(block, result)
-            except BaseException:
-                self._stopped, self._writing = True, False
-                raise
-            self._due = self._due[0], self._due[1] + 1
-            if not more:
-                self.stop()
+            return due
 
-    def _write_one(self, block: Block | None, result: Stored | ShardmillError) -> bool:
-        """What is due; returns whether more is wanted."""
-        lost = self._is_lost(block)
+    def _place_one(self, before: Position | None, result: Stored | ShardmillError) -> tuple[bool, Callable[[], None]]:
+        lost = self._is_lost(before)
         if isinstance(result, ShardmillError):
             if lost:
-                return True
-            raise self._in_file(block, result)
+                return True, _nothing
+            raise self._in_file(before, result)
         milled = self._ahead.take(result)
         if lost:
-            return True
-        shift = self._shift(block)
-        milled = milled if shift is None else milled.moved(shift)
-        more = self._write(milled)
+            return True, _nothing
+        if (shift := self._shift(before)) is not None:
+            milled.move(shift)
+        placed = self._place(milled)
         self._after = milled.after
-        return more
+        return placed
 
     def wait(self, idle: Callable[[], object]) -> None:
         """Wait until everything is written; raises what stopped the pipeline before that."""
@@ -290,8 +309,8 @@ class _Pipeline:
             raise self._error
 
     def close(self) -> None:
-        """Let the worker that is writing finish its Block, since the files will be closed."""
-        while self._writing:
+        """Let the workers that are writing finish their Blocks, since the files will be closed."""
+        while self._placing or self._writing:
             time.sleep(0.001)
         self._ahead.close()
 
@@ -319,18 +338,22 @@ class _Pipeline:
             self._ahead.done(self._due[0])
             self._due = self._due[0] + 1, 0
 
-    def _is_lost(self, block: Block | None) -> bool:
+    def _is_lost(self, before: Position | None) -> bool:
         """Whether nothing of the file is read any more where the Block begins: it is damaged before."""
-        return block is not None and block.before is not None and block.before.file < self._after.file
+        return before is not None and before.file < self._after.file
 
-    def _shift(self, block: Block | None) -> Shift | None:
+    def _shift(self, before: Position | None) -> Shift | None:
         """From the numbers of a Block to those of the file; None: they are the same."""
-        if block is None or block.before is None:
+        if before is None:
             return None
-        lines = self._after.record - block.before.record
-        text = self._after.offset - block.before.offset
+        lines = self._after.record - before.record
+        text = self._after.offset - before.offset
         return Shift(lines=lines, text=text) if lines or text else None
 
-    def _in_file(self, block: Block | None, error: ShardmillError) -> ShardmillError:
-        shift = self._shift(block)
+    def _in_file(self, before: Position | None, error: ShardmillError) -> ShardmillError:
+        shift = self._shift(before)
         return error.moved(shift) if shift and isinstance(error, InputError) and error.moved else error
+
+
+def _nothing() -> None:
+    pass

@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 20
 _LONGEST_LINE = 128 << 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Checkpoint:
     """How far the job is after one of its Blocks: what the next one needs to know, and the state of each file."""
 
@@ -192,7 +192,7 @@ def read(folder: Path) -> Unfinished | None:
 class Checkpoints:
     """Writes checkpoints in the background: every second, or every 128 MiB of input.
 
-    offer() is called after each Block by the one thread that writes. It waits only when the disk has fallen so far
+    Each thread that writes asks in its turn whether one is due. To begin it waits only if the disk has fallen so far
     behind that a kill would cost too much work.
     """
 
@@ -213,12 +213,13 @@ class Checkpoints:
         self._last_time, self._last_bytes = time.monotonic(), 0
         self._error: BaseException | None = None
 
-    def offer(self, input_bytes: int, now: Callable[[], Checkpoint]) -> None:
+    def due(self, input_bytes: int) -> bool:
         behind = input_bytes - self._last_bytes
         if time.monotonic() - self._last_time < self._seconds and behind < self._bytes:
-            return
-        if self._thread is not None and self._thread.is_alive() and behind < 2 * self._bytes:
-            return
+            return False
+        return self._thread is None or not self._thread.is_alive() or behind >= 2 * self._bytes
+
+    def begin(self, input_bytes: int, now: Callable[[], Checkpoint]) -> None:
         self.wait()
         self._last_time, self._last_bytes = time.monotonic(), input_bytes
         self._thread = threading.Thread(target=self._commit, args=(now(),), name="shardmill-checkpoint", daemon=True)
@@ -249,7 +250,7 @@ class Checkpoints:
     def _commit(self, reached: Checkpoint) -> None:
         try:
             self._make(reached)
-        except BaseException as e:  # the thread's boundary: the next offer() raises it
+        except BaseException as e:  # the thread's boundary: the next begin() raises it
             self._error = e
 
 

@@ -345,7 +345,7 @@ def _verify_source(
         report(comparison.input_bytes, job.total_bytes)
 
     try:
-        mill_blocks(job, splitter, BEGINNING, comparison.write, progress)
+        mill_blocks(job, splitter, BEGINNING, comparison.place, progress)
         comparison.finish()
     except _Different as e:
         problems = (e.problem,)
@@ -388,7 +388,7 @@ class _Comparison:
         self._first = self._length("val") if job.writes.val_tokens else 0
         self._val = False
 
-    def write(self, milled: Milled) -> bool:
+    def place(self, milled: Milled) -> tuple[bool, Callable[[], None]]:
         milled = self._truncation.take(milled)
         for run in milled.runs:
             self._val = self._val if run.val is None else run.val
@@ -399,7 +399,7 @@ class _Comparison:
             self._compare("val" if self._val else "train", tokens)
         self.input_bytes += milled.counts.input_bytes
         self.checked_bytes += milled.checked_bytes
-        return not self._truncation.full
+        return not self._truncation.full, lambda: None
 
     def finish(self) -> None:
         for split, at in self._at.items():

@@ -49,6 +49,8 @@ class Laid:
     ends: Numbers
     ended: Numbers
     runs: list[list[int]]
+    seconds: float = 0.0
+    """CPU time that encoding took."""
 
 
 class Given(Structure):
@@ -57,7 +59,10 @@ class Given(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("ids", "counts", "text_bytes", "has_eot", "closes", "val")),
         *((name, c_void_p) for name in ("tokens", "token_ends", "ends", "ended", "runs")),
-        *((name, c_int64) for name in ("pieces", "id_bytes", "token_bytes", "eot", "before", "apart", "runs_made")),
+        *(
+            (name, c_int64)
+            for name in ("pieces", "id_bytes", "token_bytes", "eot", "before", "apart", "runs_made", "nanoseconds")
+        ),
     ]
 
 
@@ -113,6 +118,7 @@ class _Made:
             ends=rows[1],
             ended=rows[2],
             runs=runs,
+            seconds=self.given.nanoseconds / 1e9,
         )
 
 

@@ -193,9 +193,10 @@ int64_t sp_encode(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8
 int64_t sp_block(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8 *starts, int64_t count, u32 *out, int64_t *counts,
                  Layout *g)
 {
-    int64_t total = sp_encode(e, pieces, sizes, starts, count, out, counts);
+    int64_t began = cpu_nanoseconds(), total = sp_encode(e, pieces, sizes, starts, count, out, counts);
     if (total >= 0)
         layout_block(g);
+    g->nanoseconds = cpu_nanoseconds() - began;
     return total;
 }
 
