@@ -39,7 +39,7 @@ TargetFormat = Literal[OutputFormat, "parquet"]
 # run costs tiktoken up to 68 times its size, tokenizers up to 211 times, and o200k's pattern fails in tiktoken
 # on a million spaces.
 MAX_RUN_BYTES = 512 << 10
-BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 4 << 20
+BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 8 << 20
 # Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
 # smaller ones, down to 16 KiB, so that a tenth of a small file is still several of them.
 PASSAGE_BYTES = 64 << 10

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.io.compression import Decompressed
 from shardmill.io.reading import Reader, local_file
 from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
@@ -116,9 +117,22 @@ def read_lines(
         given = data.ctypes.data, newline[0], *most, len(data) < length, found
         if _library().texts_read_lines(place[0], offset, len(data), *given) == len(data):
             return data.data, (found[0], found[1])
+    if isinstance(reader, Decompressed):
+        return _joined_lines(reader, offset, length, newline, most)
     text = reader.read(offset, length)
-    ends = len(text) < length and getattr(reader, "damage", None) is None
-    return memoryview(text), whole_lines(text, newline, most, ends=ends)
+    return memoryview(text), whole_lines(text, newline, most, ends=len(text) < length)
+
+
+def _joined_lines(
+    reader: Decompressed, offset: int, length: int, newline: bytes, most: tuple[int, int]
+) -> tuple[memoryview, tuple[int, int]]:
+    if not (given := reader.pieces(offset, length)):
+        return memoryview(b""), (0, 0)
+    pieces = Strings.of(given)
+    data, found = buffers.take(pieces.total), (c_int64 * 2)()
+    ends = len(data) < length and reader.damage is None
+    _library().texts_join_lines(*pieces.given, data.ctypes.data, newline[0], *most, ends, found)
+    return data.data, (found[0], found[1])
 
 
 def is_utf8(data: bytes | memoryview) -> bool:
@@ -217,6 +231,8 @@ def _library() -> CDLL:
     file = c_int, c_int64, c_int64
     compiled.declare(library, "texts_read", c_int64, *file, c_int64, c_void_p, c_void_p)
     compiled.declare(library, "texts_read_lines", c_int64, *file, c_void_p, c_uint8, *[c_int64] * 3, c_void_p)
+    given = c_void_p, c_uint8, *[c_int64] * 3, c_void_p
+    compiled.declare(library, "texts_join_lines", None, *texts, *given)
     compiled.declare(library, "texts_plain", c_int64, c_void_p, c_int64, c_void_p, c_int64)
     compiled.declare(library, "passages_borders", c_int64, c_void_p, *[c_int64] * 7, c_void_p, c_void_p, c_int64)
     return library

@@ -185,13 +185,18 @@ class Decompressed:
 
     def read(self, offset: int, length: int) -> bytes:
         """As in every Reader; a damaged stream ends where the damage is (see damage)."""
+        found = self.pieces(offset, length)
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def pieces(self, offset: int, length: int) -> list[bytes]:
+        """The same, in pieces."""
         if offset < self._buffer.start:
             if self._head and offset + length <= HEAD_BYTES:  # all formats look there, wherever they begin
-                return self._head[offset : offset + length]
+                return [self._head[offset : offset + length]]
             self._begin(*(self._jump if offset >= self._jump[1] else (0, 0)))
         while self._end < offset + length and not self._at_end and self.damage is None:
             self._advance()
-        return self._buffer.read(offset, min(offset + length, self._end))
+        return self._buffer.pieces(offset, min(offset + length, self._end))
 
     def done_until(self, offset: int) -> None:
         self._done = max(self._done, offset)

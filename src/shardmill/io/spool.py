@@ -8,7 +8,8 @@ from typing import BinaryIO
 from shardmill.errors import TemporaryError
 from shardmill.system.names import show
 
-# Readers look back less than a Block, which has 4 MiB at most, except within a long record.
+# Readers ask for this much at once, and look back less, except within a long record.
+AT_ONCE = 4 << 20
 IN_MEMORY = 6 << 20
 
 
@@ -45,7 +46,12 @@ class Spool:
 
     def read(self, low: int, high: int) -> bytes:
         """The bytes [low, high), as far as they were appended; none of them may have been dropped."""
-        found, at = [], self._memory
+        found = self.pieces(low, high)
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def pieces(self, low: int, high: int) -> list[bytes]:
+        """The same, in pieces."""
+        found, at = list[bytes](), self._memory
         if low < self._memory:
             assert self._file is not None and low >= self.start
             self._file.seek(low - self.start)
@@ -63,7 +69,7 @@ class Spool:
             if at + len(chunk) > low:
                 found.append(chunk[max(0, low - at) : high - at])
             at += len(chunk)
-        return found[0] if len(found) == 1 else b"".join(found)
+        return found
 
     def __del__(self) -> None:
         self._close()

@@ -16,7 +16,7 @@ from shardmill.system.names import show
 
 PARTIAL = ".partial"
 # Some systems write ten times slower when given 2 MiB or more at once: they look for a huge page.
-_WRITE_BYTES = 512 << 10
+_WRITE_BYTES = (2 << 20) - (64 << 10)
 _OURS = os.O_CLOEXEC | os.O_NOFOLLOW  # a symlink in the output folder must not lead the writer elsewhere
 _NO_WAIT = os.O_NONBLOCK  # nor a named pipe there make it wait
 

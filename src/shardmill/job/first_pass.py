@@ -20,7 +20,7 @@ from shardmill.io.reading import Reader, ahead, open_input
 from shardmill.job import plan, split
 from shardmill.job.plan import Block, Stretch
 from shardmill.job.split import Lowest
-from shardmill.spec import BLOCK_BYTES, MOST_BLOCK_BYTES
+from shardmill.spec import BLOCK_BYTES
 from shardmill.system import buffers
 from shardmill.tokens.strings import Flags
 
@@ -28,6 +28,7 @@ Keys = tuple[Position, int, list[int], int]
 """Where the next keys begin, how many bytes were read, the keys, and how many records there are, bad ones included."""
 
 _WINDOW = 1 << 20
+_LARGER = 4 << 20
 
 
 def run(
@@ -39,7 +40,11 @@ def run(
     found is where an earlier run was stopped; without it, records are counted first, which is fast.
     """
     # Of running text, less is read twice in larger Blocks.
-    larger = MOST_BLOCK_BYTES if rules.block_bytes >= BLOCK_BYTES and rules.passage_bytes else rules.block_bytes
+    larger = (
+        max(_LARGER, rules.block_bytes)
+        if rules.passage_bytes and rules.block_bytes >= BLOCK_BYTES
+        else rules.block_bytes
+    )
     rules = dataclasses.replace(rules, on_error="skip", judging=True, block_bytes=larger)
     enough = split.enough(fraction)
     if found is None:

@@ -20,7 +20,7 @@ from shardmill.inputs.input_files import InputFiles
 from shardmill.io.compression import UNCOUNTED, Decompressed
 from shardmill.io.frames import next_frame
 from shardmill.io.reading import InputFile, InputReader, Reader, Until, open_input, read_whole
-from shardmill.io.spool import IN_MEMORY
+from shardmill.io.spool import AT_ONCE, IN_MEMORY
 from shardmill.spec import InputFormat
 from shardmill.system.names import show
 from shardmill.tokens.strings import Flags, Numbers
@@ -173,6 +173,8 @@ class Source:
         self._file, self._number, self._rules, self._opened = file, number, rules, reader
         self._until: Position | None = None
         self._reader = detect.uncompressed(reader, max_window=rules.max_window, spool=rules.spool)
+        if isinstance(self._reader, Decompressed):
+            self._rules = dataclasses.replace(rules, block_bytes=min(rules.block_bytes, AT_ONCE))
         self._format = detect.format_of(self._reader, rules.input_format)
         if rules.border is not None and (self._format == "arrow" or isinstance(self._reader, Decompressed)):
             raise InputError(

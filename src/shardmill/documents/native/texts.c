@@ -181,6 +181,16 @@ int64_t texts_read_lines(int fd, int64_t offset, int64_t size, u8 *out, u8 newli
     return done;
 }
 
+/* Puts pieces together, and finds the lines in them, as texts_lines does. */
+void texts_join_lines(const u8 *const *pieces, const int64_t *sizes, int64_t count, u8 *out, u8 newline, int64_t most,
+                      int64_t longest, int64_t all, int64_t *found)
+{
+    int64_t done = 0;
+    for (int64_t i = 0; i < count; done += sizes[i++])
+        memcpy(out + done, pieces[i], (size_t)sizes[i]);
+    found[0] = texts_lines(out, done, newline, most, longest, all, found + 1);
+}
+
 /* Values that stand each behind its length of four bytes, as in Parquet's PLAIN pages: where they end, as far as they
  * end before `size`; at most so many. How many there are. */
 int64_t texts_plain(const u8 *data, int64_t size, int64_t *ends, int64_t most)
