@@ -32,9 +32,11 @@ from shardmill.documents.rules import (
 )
 from shardmill.documents.text import NO_KEYS, TextPart
 from shardmill.errors import InputError
-from shardmill.io.reading import Reader, Until
+from shardmill.io.reading import Reader, Until, local_file
 from shardmill.system.names import show
 from shardmill.tokens.cuts import CONTEXT_BYTES
+
+_WINDOW = 4 << 20
 
 
 def read_parts(
@@ -205,22 +207,29 @@ def _read_passages(
     at, last = start.offset, False
     while not last and (until is None or at < until.offset):
         size = block_bytes(start.file, at, rules)
-        data, found = find_passages(reader, base, at, rules, size, None if until is None else until.offset)
+        # What tells the borders at both ends is read twice, so several Parts are read at once.
+        about = max(size, _WINDOW) if size >= _WINDOW // 4 and local_file(reader, at, 1) is not None else size
+        data, found = find_passages(reader, base, at, rules, about, None if until is None else until.offset)
         if not len(found.keys):
             return
-        last = found.last
-        yield TextPart(
-            file=start.file,
-            offset=at,
-            begin=start.begin,
-            data=data,
-            starts=found.bounds[:-1],
-            keys=found.keys,
-            open=not last,
-            forced=found.forced,
-            valid=found.valid,
-            path=reader.path,
-        )
+        bounds, first = found.bounds, 0
+        while first < len(found.keys):
+            stop = max(first + 1, int(np.searchsorted(bounds, bounds[first] + size, side="right")) - 1)
+            begin, end = int(bounds[first]), int(bounds[stop])
+            last = found.last and end == len(data)
+            yield TextPart(
+                file=start.file,
+                offset=at + begin,
+                begin=start.begin,
+                data=data[begin:end],
+                starts=bounds[first:stop] - begin,
+                keys=found.keys[first:stop],
+                open=not last,
+                forced=found.forced and end == len(data),
+                valid=found.valid,
+                path=reader.path,
+            )
+            first = stop
         at += len(data)
 
 
