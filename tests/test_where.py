@@ -344,7 +344,7 @@ def test_a_filter_column_that_is_damaged_costs_its_row_group(tmp_path):
 
 
 def test_a_filter_column_with_pages_that_cannot_be_held_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardmill.documents.columnar.columns.LEAST_HELD", 4000)
+    monkeypatch.setattr("shardmill.documents.rules.LEAST_HELD", 4000)
     sizes = (9, 3000)
     with pq.ParquetWriter(
         tmp_path / "a.parquet", pa.schema([("text", pa.string()), ("n", pa.int64())]), use_dictionary=["text"]

@@ -8,7 +8,7 @@ sixteen workers on two cores, "held" counts only the time in which the holder ha
 the rest would not be there.
 
 The GIL or a lock that is held for x of the c CPU seconds of a GB keeps the speed below c / x times that of one core.
-Locks are those that Python's threading makes, and the writing turn; locks inside C are not seen.
+Locks are those that Python's threading makes, and the turn to get a place in the output; locks inside C are not seen.
 """
 
 import argparse
@@ -46,7 +46,7 @@ GIB = 1 << 30
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Input:
-    """A kind of input: its files, the bytes of text in them, and what the issue of many cores promises for it."""
+    """A kind of input: its files, the bytes of text in them, and what is promised for it."""
 
     name: str
     files: tuple[str, ...]

@@ -11,6 +11,7 @@ from milling import job_of, mill_blocks, mill_files, some_of
 
 import samples
 from given_texts import load_once
+from shardmill.documents import rules
 from shardmill.documents.columnar import columns, pages, parquet, values
 from shardmill.documents.long_values import BytesReader
 from shardmill.documents.pieces import Position
@@ -219,7 +220,7 @@ def assert_the_rest_is_had_from_after_any_block(change):
     ],
 )
 def test_what_can_only_be_decoded_as_a_whole_is_told_with_what_to_do(monkeypatch, options, reason):
-    monkeypatch.setattr(columns, "LEAST_HELD", 0)
+    monkeypatch.setattr(rules, "LEAST_HELD", 0)
     monkeypatch.setattr(parquet, "largest_page", lambda *_: 0)
     data = formats.parquet(LONG, **options)
     with pytest.raises(InputError, match=rf"row 0: .*held at once.*{reason}.*write it with"):

@@ -25,6 +25,8 @@ MAX_RECORDS = 8 << 10
 # A record up to this long is parsed at once by whoever reads, under the one reserve for reading; a longer one is parsed
 # a window at a time, which takes three times as long.
 HELD_BYTES = 4 << 20
+# Memory for one page or record batch of Parquet and Arrow, unless the files turn out to need more.
+LEAST_HELD = 16 << 20
 _LEAST_WEIGHT = 64
 
 _ALL = (1 << 64) - 1

@@ -3,8 +3,6 @@
 So it gets small pages built here: the last 64 KiB of output as a literal, followed by the next elements.
 """
 
-import pyarrow as pa
-
 # Compressors work in blocks of this size, so no element refers further back.
 _FARTHEST = 64 << 10
 _LONGEST_ELEMENT = 1 << 20
@@ -29,6 +27,8 @@ class Snappy:
     """Decompresses one page: the interface of bz2 and zstd."""
 
     def __init__(self) -> None:
+        import pyarrow as pa  # takes memory and time that a job without Parquet does not have to spend
+
         self._codec = pa.Codec("snappy")
         self._input = self._window = b""
         self._missing = -1

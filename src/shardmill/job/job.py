@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardmill.documents import rules as document_rules
 from shardmill.documents import text, where
-from shardmill.documents.columnar import columns
 from shardmill.documents.rules import TextRules
 from shardmill.errors import UsageError
 from shardmill.formats import registry
@@ -142,7 +142,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         field=spec.field,
         input_format=spec.input_format,
         max_window=probe.window,
-        max_held=max(probe.held, columns.LEAST_HELD),
+        max_held=max(probe.held, document_rules.LEAST_HELD),
         spool=str(limits.work_folder(spec.output)),
     )
     early = begins and mode == "hash" and fraction and not files.special and probe.window <= LEAST_WINDOW

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shardmill.documents import delimited, detect, jsonl, text, text_reader, utf8, warc
-from shardmill.documents.columnar import columns
+from shardmill.documents import rules as document_rules
 from shardmill.documents.native import Hashes
 from shardmill.documents.pieces import Pieces, Position
 from shardmill.documents.records import Counted
@@ -118,7 +118,7 @@ def _held(reader: Reader, found: InputFormat, field: str, where: Where | None) -
         from shardmill.documents.columnar import arrow
 
         held = arrow.largest_batch(reader)
-    return max(columns.LEAST_HELD, held)
+    return max(document_rules.LEAST_HELD, held)
 
 
 def small_text(file: InputFile, number: int, rules: TextRules) -> Part | None:

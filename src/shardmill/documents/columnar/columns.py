@@ -20,8 +20,6 @@ from shardmill.io.reading import Reader
 from shardmill.system.names import show
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-# Memory for one page or record batch, unless the files turn out to need more.
-LEAST_HELD = 16 << 20
 _COLUMNS_NAMED = 20
 TEXT = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.columnar.arrow import ReaderFile
-from shardmill.documents.columnar.columns import LEAST_HELD, Rows, RowsPart, choose_column, parts_of
+from shardmill.documents.columnar.columns import Rows, RowsPart, choose_column, parts_of
 from shardmill.documents.columnar.filtered import Column, Kept, columns_of, inside, lenient, scalars, texts
 from shardmill.documents.columnar.pages import BY_DICTIONARY, DICTIONARY, MOST_HELD, Chunk
 from shardmill.documents.columnar.values import values_of
@@ -20,7 +20,7 @@ from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted
 from shardmill.documents.rejects import Location
-from shardmill.documents.rules import MAX_RECORDS, TextRules
+from shardmill.documents.rules import LEAST_HELD, MAX_RECORDS, TextRules
 from shardmill.documents.where import Value, Where
 from shardmill.errors import ContentError, InputError
 from shardmill.io.reading import Reader
