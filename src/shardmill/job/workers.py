@@ -236,12 +236,14 @@ class _Pipeline:
         """Where writing is what takes longest, disk would only add to it: wait for room in memory."""
         with self._change:
             while (
-                (self._placing or self._writing)
-                and stretch != self._due[0]
-                and not self._stopped
-                and not self._ahead.has_room(milled)
+                self._is_behind and stretch != self._due[0] and not self._stopped and not self._ahead.has_room(milled)
             ):
                 self._room.wait(_IDLE_SECONDS)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether a result waits although it could get its place next."""
+        return (self._due[0], self._due[1] + self._placing) in self._ready
 
     def _put(self, place: tuple[int, int], before: Position | None, result: Stored | ShardmillError) -> None:
         with self._change:
