@@ -20,7 +20,7 @@ from shardmill.tokens.tokenizer import ENCODINGS, read_ranks
 
 settings.register_profile(
     "shardmill",
-    max_examples=50,
+    max_examples=30,
     derandomize=True,
     deadline=None,
     database=None,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import samples
 from given_texts import load_once, texts
+from shardmill import Limits, Spec, prepare
 from shardmill.documents import text_reader, utf8
 from shardmill.documents.pieces import BEGINNING
 from shardmill.documents.rules import content_key
@@ -282,3 +283,14 @@ def test_whoever_begins_in_the_middle_finds_the_passages_of_the_whole(path, text
     assert starts == {(start, key) for start, key in whole if start >= found.offset}
     starts |= {(part.offset + start, key) for part in before for start, key in zip(part.starts, part.keys)}
     assert starts == whole and before[-1].open and before[-1].after.offset == found.offset
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 64, 1 << 20])
+@pytest.mark.parametrize("bad", [b"\x80bad", b"\x80\x80\x80\x80", b"\xa4", b"a\x80", b"\xe2\x82", b"\xc3"])
+def test_half_a_character_is_found_wherever_a_document_has_it(tmp_path, bad, block_bytes):
+    """What is read may begin and end inside a character; a document may not."""
+    for number in (1, 2, 3, 9):
+        (tmp_path / "a.txt").write_bytes(b"x" * number + b"##" + bad + b"##" + "more é text ".encode() * 3)
+        spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", separator="##", val_fraction=0)
+        with pytest.raises(InputError, match="is not UTF-8"):
+            prepare(spec, limits=Limits(engine="native", block_bytes=block_bytes), overwrite=True)

@@ -124,7 +124,7 @@ def _read_documents(
     reader.done_until(at)
     while at != end:
         before = min(BEFORE_BYTES, at - begin)
-        data, ended, forced = _next_span(reader, at, before, rules, block_bytes(start.file, at, rules), end)
+        data, ended, forced, valid = _next_span(reader, at, before, rules, block_bytes(start.file, at, rules), end)
         if not data:
             return
         keys = NO_KEYS
@@ -149,6 +149,7 @@ def _read_documents(
             keys=keys,
             open=not ended,
             forced=forced,
+            valid=valid,
             dropped=dropped and not (at == begin and ended),
             path=reader.path,
         )
@@ -173,18 +174,19 @@ def _head(reader: Reader, begin: int, separator: bytes) -> bytes:
 
 def _next_span(
     reader: Reader, at: int, before: int, rules: TextRules, about: int, last: int | None = None
-) -> tuple[memoryview, int, bool]:
-    """The next bytes of the file up to the end of a document or an exact cut; how many documents end, 0 at a cut; and
-    whether the cut was forced. The document began at least `before` bytes earlier: they are context. At `last`, if given,
+) -> tuple[memoryview, int, bool, bool]:
+    """The next bytes of the file up to the end of a document or an exact cut; how many documents end, 0 at a cut; whether
+    the cut was forced; and whether it is known to be UTF-8. The document began at least `before` bytes earlier: they are context. At `last`, if given,
     there is an exact cut.
     """
     separator = rules.separator
     margin = CONTEXT_BYTES + len(separator or b"")
     for limit in growing(about, rules.max_run_bytes):
         if last is not None and at + limit >= last:
-            return memoryview(reader.read(at, last - at)), 0, False
-        data = reader.read(at - before, before + limit + margin)
-        view = memoryview(data)
+            return memoryview(reader.read(at, last - at)), 0, False, False
+        data, valid = native.read_text(reader, at - before, before + limit + margin, check=not rules.judging)
+        # A character that is cut off at the beginning of what was read was no reason to complain.
+        valid = valid and not (len(data) > before and data[before] & 0xC0 == 0x80)
         high = before + limit
         file_ends = len(data) <= high
         count = 0
@@ -192,13 +194,18 @@ def _next_span(
             window = np.frombuffer(data, np.uint8)[before : high + len(separator)]
             end, count = _documents_end(window, separator)
             if end and (not file_ends or count == MAX_RECORDS):
-                return view[before : before + end], count, False
+                return _some(data, before, before + end), count, False, valid
         if file_ends:
-            return view[before:], count + 1, False
-        cut = rules.cuts.last(data, before, min(high, len(data)))
+            return data[before:], count + 1, False, valid
+        cut = rules.cuts.last(bytes(data), before, min(high, len(data)))
         if cut is not None:
-            return view[before:cut], 0, False
-    return view[before : character_boundary(data, before + rules.max_run_bytes)], 0, True
+            return _some(data, before, cut), 0, False, valid
+    return _some(data, before, character_boundary(data, before + rules.max_run_bytes)), 0, True, valid
+
+
+def _some(data: memoryview, start: int, stop: int) -> memoryview:
+    """A copy if it is only a small part, so that little text does not keep much in memory."""
+    return data[start:stop] if stop - start > len(data) // 2 else memoryview(bytes(data[start:stop]))
 
 
 def _read_passages(
