@@ -181,12 +181,14 @@ def _next_span(
     """
     separator = rules.separator
     margin = CONTEXT_BYTES + len(separator or b"")
+    if separator is not None and about > rules.max_run_bytes:
+        found = _whole_documents(reader, at, before, rules, about)
+        if found is not None:
+            return found
     for limit in growing(about, rules.max_run_bytes):
         if last is not None and at + limit >= last:
             return memoryview(reader.read(at, last - at)), 0, False, False
-        data, valid = native.read_text(reader, at - before, before + limit + margin, check=not rules.judging)
-        # A character that is cut off at the beginning of what was read was no reason to complain.
-        valid = valid and not (len(data) > before and data[before] & 0xC0 == 0x80)
+        data, valid = _read(reader, at, before, limit + margin, rules)
         high = before + limit
         file_ends = len(data) <= high
         count = 0
@@ -201,6 +203,29 @@ def _next_span(
         if cut is not None:
             return _some(data, before, cut), 0, False, valid
     return _some(data, before, character_boundary(data, before + rules.max_run_bytes)), 0, True, valid
+
+
+def _whole_documents(
+    reader: Reader, at: int, before: int, rules: TextRules, about: int
+) -> tuple[memoryview, int, bool, bool] | None:
+    """Several times max_run_bytes of documents that are not longer than that, as _next_span has it; None: the first is."""
+    separator, longest = rules.separator or b"", rules.max_run_bytes
+    data, valid = _read(reader, at, before, about + len(separator), rules)
+    text = np.frombuffer(data, np.uint8)[before:]
+    ends = native.separators(text, separator, MAX_RECORDS)
+    starts = np.append(0, ends + len(separator))
+    too_long = np.flatnonzero(np.diff(np.append(starts, len(text) + len(separator))) - len(separator) > longest)
+    count = min(len(ends), int(too_long[0]) if len(too_long) else len(ends))
+    if len(text) < about + len(separator) and not len(too_long) and count < MAX_RECORDS:
+        return data[before:], count + 1, False, valid
+    return (_some(data, before, before + int(starts[count])), count, False, valid) if count else None
+
+
+def _read(reader: Reader, at: int, before: int, length: int, rules: TextRules) -> tuple[memoryview, bool]:
+    """Text with so much before it, and whether it is known to be UTF-8."""
+    data, valid = native.read_text(reader, at - before, before + length, check=not rules.judging)
+    # A character that is cut off at the beginning of what was read was no reason to complain.
+    return data, valid and not (len(data) > before and data[before] & 0xC0 == 0x80)
 
 
 def _some(data: memoryview, start: int, stop: int) -> memoryview:
