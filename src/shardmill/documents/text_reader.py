@@ -36,7 +36,7 @@ from shardmill.io.reading import Reader, Until, local_file
 from shardmill.system.names import show
 from shardmill.tokens.cuts import CONTEXT_BYTES
 
-_WINDOW = 4 << 20
+_WINDOW = 2 << 20
 
 
 def read_parts(

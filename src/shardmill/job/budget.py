@@ -28,8 +28,6 @@ COPIES_HELD = 3
 _LEAST_FREE = 40 * MIB
 # What each worker has free for that by default.
 _USUAL_FREE = 80 * MIB
-# What each worker may have waiting for its turn, if there is room: the tokens of some 25 MB of text.
-_USUAL_AHEAD = 12 * MIB
 # One worker may take this share of the machine's memory by default, if it needs more than half.
 _MOST_SHARE = 0.8
 _SLACK = 12 * MIB  # the allocator, thread stacks, the progress bar
@@ -92,13 +90,12 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
     for count in range(workers, 0, -1):
         for block in (block_bytes, max(block_bytes // 4, smallest), smallest):
             if max_memory >= _needed(count, block, footprint) + count * _LEAST_FREE:
-                readers = _readers(count, block, max_memory, footprint)
                 return Budget(
                     max_memory=max_memory,
                     workers=count,
                     block_bytes=block,
-                    readers=readers,
-                    ahead=_ahead(count, block, max_memory - (readers - 1) * footprint.reading, footprint),
+                    readers=_readers(count, block, max_memory, footprint),
+                    ahead=count * _AHEAD_FACTOR * max(block, footprint.max_run),
                     note=_fewer(count, workers, max_memory, footprint) if count < workers else None,
                 )
     listed = f" and a list of inputs of {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
@@ -113,13 +110,6 @@ def _readers(workers: int, block_bytes: int, max_memory: int, footprint: Footpri
         return workers
     free = max_memory - _needed(workers, block_bytes, footprint) - workers * _LEAST_FREE
     return min(workers, 1 + free // footprint.reading)
-
-
-def _ahead(workers: int, block_bytes: int, max_memory: int, footprint: Footprint) -> int:
-    """What is reserved for it; more if there is room, so that a file read beside another seldom has to wait on disk."""
-    reserved = workers * _AHEAD_FACTOR * max(block_bytes, footprint.max_run)
-    free = max_memory - _needed(workers, block_bytes, footprint) - workers * _LEAST_FREE
-    return max(reserved, min(reserved + free // 2, workers * _USUAL_AHEAD))
 
 
 def _fewer(count: int, workers: int, max_memory: int, footprint: Footprint) -> str:
