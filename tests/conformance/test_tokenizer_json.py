@@ -194,6 +194,7 @@ FAMILIES = {
 BY_REFERENCE = ("lowercase", "prefix_space", "kimi", "bert", "prepend", "bytes_fused")
 
 
+@pytest.mark.thin
 @pytest.mark.parametrize("name", FAMILIES)
 def test_only_what_is_understood_is_cut_and_runs_on_our_engine(variants, name):
     found = load(variants[name])

@@ -27,7 +27,12 @@ def kills_at(step, taken):
     ]
 
 
-@pytest.mark.parametrize("half", [0, 1])
+def surely(numbers):
+    """A late time that comes in each run: a checkpoint more or less depends on how fast the disk is."""
+    return numbers[len(numbers) // 2]
+
+
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=SLOW)])
 @pytest.mark.parametrize("job", ["documents", pytest.param("running", marks=SLOW)])
 def test_a_kill_at_any_step_costs_no_byte(inputs, whole, job, half):
     """Half of the steps at a time: each group takes a process that has all imported."""
@@ -45,7 +50,7 @@ def test_a_kill_at_any_step_costs_no_byte(inputs, whole, job, half):
 )
 def test_other_jobs_survive_a_kill_at_every_step_too(inputs, whole, job):
     expected, taken = whole[job]
-    ways = [[[step, numbers[-1]]] for step, numbers in occurrences(taken).items()] + [[TORN, ["tail-dropped", 1]]]
+    ways = [[[step, surely(numbers)]] for step, numbers in occurrences(taken).items()] + [[TORN, ["tail-dropped", 1]]]
     hits = {kill for way in go_these_ways(inputs, job, ways, expected) for kill in way}
     assert hits >= set(STEPS) - {"old-result-removed"}
 
@@ -86,9 +91,9 @@ def test_overwriting_an_older_result_survives_kills_at_every_step(inputs, whole,
     taken = ["old-result-removed", *taken]
     runs, killed = [], []
     for step, numbers in occurrences(taken).items():
-        for number in numbers[-1:]:
-            runs += [{"args": [*older, "--overwrite"]}, {"args": newer, "kill": [step, number]}, {"args": newer}]
-            killed.append(step)
+        kill = [step, surely(numbers)]
+        runs += [{"args": [*older, "--overwrite"]}, {"args": newer, "kill": kill}, {"args": newer}]
+        killed.append(step)
     done = drive(inputs, runs)
     assert [end["code"] for end in done] == [0, KILLED, 0] * len(killed), [end["stderr"] for end in done]
     for step, end in zip(killed, done[2::3], strict=True):
@@ -101,7 +106,9 @@ def test_a_killed_job_has_nothing_under_a_final_name_and_no_manifest(inputs, who
     """I2 and I3: until files-sealed no file is named, and until the manifest is written none is there."""
     expected, taken = whole["running"]
     steps = ("journal-begun", "data-synced", "checkpoint-synced", "files-sealed", "names-synced", "run-written")
-    runs = [{"args": command("running", output=step), "kill": [step, occurrences(taken)[step][-1]]} for step in steps]
+    runs = [
+        {"args": command("running", output=step), "kill": [step, surely(occurrences(taken)[step])]} for step in steps
+    ]
     assert [end["code"] for end in drive(inputs, runs)] == [KILLED] * len(steps)
     for step in steps:
         found = result(inputs, step)

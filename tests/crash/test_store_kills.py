@@ -87,7 +87,7 @@ def check_order(store, expected):
 @pytest.mark.parametrize("format", ["shards", slow("mds"), slow("litdata")])
 def test_a_kill_at_any_step_costs_no_byte(inputs, store, near, format):
     """One job that is killed at every step in turn, the early ones first; then at later times of those that come often."""
-    early = [["journal-begun", 1], ["file-created", 1], ["block-written", 3], ["tail-dropped", 1], ["data-synced", 1]]
+    early = [["journal-begun", 1], ["file-created", 1], ["block-written", 4], ["tail-dropped", 1], ["data-synced", 1]]
     middle = [[step, 1] for step in ("checkpoint-written", "checkpoint-synced", "journal-replaced", *STORE_STEPS)]
     late = [[step, 1] for step in ("files-finished", "files-sealed", "run-written", "manifest-written")]
     kills = [*early, *middle, *late]

@@ -128,7 +128,8 @@ class OutputFiles:
     def full(self, name: str) -> None:
         """Nothing more is appended to this file while the job runs."""
         self._full.add(name)
-        self._open_full.append(name)
+        with self._written:
+            self._open_full.append(name)
         if len(self._open_full) > _OPEN_FULL:
             if self._placing is not None:
                 self._placing.write()
@@ -222,7 +223,8 @@ class OutputFiles:
         storage.reached("data-synced")
 
     def _close_full(self) -> None:
-        full, self._open_full = self._open_full, []
+        with self._written:
+            full, self._open_full = self._open_full, []
         if full:
             self._wait_until_written()
         with self._closing:  # by the thread that writes, or the one that makes a checkpoint
