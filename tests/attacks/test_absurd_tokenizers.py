@@ -131,7 +131,6 @@ ABSURD = {
 
 
 @pytest.mark.thin
-@pytest.mark.thin
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("absurd", ABSURD.values(), ids=ABSURD)
 def test_an_absurd_file_is_refused_or_gives_the_tokens_of_the_reference(tmp_path, family, absurd):
