@@ -4,12 +4,14 @@ import bisect
 import dataclasses
 import gzip
 import itertools
+import json
 import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import made_files
 from shardmill import Limits, Spec, estimate, prepare
 from shardmill.errors import TemporaryError
 from shardmill.job import budget, mill, sampling
@@ -185,3 +187,19 @@ def test_many_small_files_are_estimated_from_whole_ones(tmp_path):
     assert told.documents.low == told.documents.high == made.counts.documents == told.files == 5000
     assert told.sampled_bytes < told.input_bytes / 10
     assert abs(told.tokens.middle - made.tokens) < 0.02 * made.tokens
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.zst"])
+def test_a_line_that_is_most_of_the_file_is_not_multiplied(tmp_path, suffix):
+    """Its text came before its bytes were booked: a file of 58 MiB promised trillions of tokens, and was refused."""
+    rng = random.Random(4)
+    words = [bytes(rng.choices(b"etaoinshrdlu", k=rng.randint(1, 12))).decode() for _ in range(5000)]
+    text = " ".join(rng.choices(words, k=1_800_000))
+    data = b"".join(json.dumps({"text": each}).encode() + b"\n" for each in ("short", text, "last"))
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(made_files.COMPRESSIONS[".zst"](data, 1) if suffix.endswith(".zst") else data)
+    spec = Spec(inputs=[path], output=tmp_path / "out", val_fraction=0)
+    truth = prepare(spec).manifest.files[0].tokens
+    found = estimate(dataclasses.replace(spec, output=tmp_path / "other"))
+    assert found.tokens.low / 1.5 < truth < found.tokens.high * 1.5
+    assert found.documents.high < 1000

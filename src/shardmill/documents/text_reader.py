@@ -36,6 +36,7 @@ from shardmill.io.reading import Reader, Until, local_file
 from shardmill.system.names import show
 from shardmill.tokens.cuts import CONTEXT_BYTES
 
+# So much running text is read at once from a local file.
 _WINDOW = 2 << 20
 
 
@@ -176,8 +177,8 @@ def _next_span(
     reader: Reader, at: int, before: int, rules: TextRules, about: int, last: int | None = None
 ) -> tuple[memoryview, int, bool, bool]:
     """The next bytes of the file up to the end of a document or an exact cut; how many documents end, 0 at a cut; whether
-    the cut was forced; and whether it is known to be UTF-8. The document began at least `before` bytes earlier: they are context. At `last`, if given,
-    there is an exact cut.
+    the cut was forced; and whether it is known to be UTF-8. The document began at least `before` bytes earlier: they are
+    context. At `last`, if given, there is an exact cut.
     """
     separator = rules.separator
     margin = CONTEXT_BYTES + len(separator or b"")

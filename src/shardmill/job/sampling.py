@@ -48,6 +48,8 @@ _LEAST_IN_ALL = 16 << 20
 _SLICES = 4
 # A line longer than this is not looked for: then the file is read from its start.
 _REACHES = (64 << 10, 1 << 20, 8 << 20)
+# Text of people is seldom compressed to less than an eighth.
+_MOST_COMPRESSED = 8
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 Measure = Callable[[list[bytes]], int]
@@ -168,8 +170,9 @@ class _Sampler:
     ) -> FromStart:
         """Spans of these files from the start: so many bytes of text at least, then until time is up, or so many at most."""
         found = FromStart(total=size)
-        encoded = text = done = 0
-        documents = tokens = 0.0
+        encoded = text = done = booked = 0
+        documents = tokens = spent = 0.0
+        one = _input_of_text(files[0]) if len(files) == 1 else 0.0
         halfway = (time.monotonic() + self.deadline) / 2
         for block in ahead(plan.blocks(files, self.rules)):
             texts, begins = self._texts(block)
@@ -180,10 +183,13 @@ class _Sampler:
             found.stopped = within < len(texts)
             if found.stopped:
                 span = self._span(block.input_bytes, texts[:within], sum(begins[:within]), limit=limit)
-            found.spans.append(dataclasses.replace(span, raw=max(0, block.after.offset - done)))
-            done = block.after.offset
             encoded += span.encoded
             text += int(span.text)
+            # A record that takes several Blocks is booked with the last of them; its text came before.
+            booked += block.input_bytes
+            now, at = max(spent, booked, one * text), max(block.after.offset, done, text if one else 0)
+            found.spans.append(dataclasses.replace(span, input=now - spent, raw=at - done))
+            spent, done = now, at
             documents += span.documents
             tokens += span.tokens + self.stop.per_document * span.documents
             found.at_end = found.stopped or block.after.file >= len(files)
@@ -308,6 +314,14 @@ class _Sampler:
         encoded = sum(map(len, window))
         tokens = self.measure(window) * (text / encoded) if encoded else 0.0
         return Span(input=size, text=text, documents=documents, tokens=tokens, encoded=encoded)
+
+
+def _input_of_text(file: InputFile) -> float:
+    """How many bytes of a file a byte of its text takes at least; 0: that cannot be told."""
+    suffix, compression = detect.suffixes(file.path)
+    if detect.FORMAT_OF_SUFFIX.get(suffix, "text") in ("parquet", "arrow"):
+        return 0.0
+    return 1.0 if compression is None else 1 / _MOST_COMPRESSED
 
 
 def _window(texts: list[bytes], size: int, most: int) -> list[bytes]:
