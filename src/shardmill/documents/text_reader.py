@@ -37,7 +37,7 @@ from shardmill.system.names import show
 from shardmill.tokens.cuts import CONTEXT_BYTES
 
 # So much running text is read at once from a local file.
-_WINDOW = 2 << 20
+_WINDOW = 4 << 20
 
 
 def read_parts(

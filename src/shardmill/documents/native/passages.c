@@ -18,7 +18,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { HASHED = 16, LINES = 0, BLANKS = 1, GRID = 2, GRID_OF_REACH = 16, FAR = 4, EVERY = 2 };
+enum { HASHED = 16, LINES = 0, BLANKS = 1, GRID = 2, GRID_OF_REACH = 16, FAR = 4, EVERY = 2, SPAN = 4096 };
 
 /* Odd, and with no pattern: 2^64 over the golden ratio, and the constant of another hash. */
 static const u64 FIRST = 0x9E3779B97F4A7C15u, SECOND = 0xBF58476D1CE4E5B9u;
@@ -28,12 +28,13 @@ typedef struct {
     int64_t at;
 } Candidate;
 
-/* A running minimum: candidates of rising keys, none further back than reach; and the one that may be a border. */
+/* The lowest within reach: of those before `since`, the candidates that no later one was lower than, the earliest and
+ * lowest last; of those from `since` on, just the lowest. So most candidates are compared once, and are not lower. */
 typedef struct {
-    Candidate *ring;
-    u64 mask, first, after;
-    Candidate pending;
-    int has_pending;
+    Candidate *ring, *before;
+    u64 mask, since, after, count;
+    Candidate lowest, pending;
+    int has_lowest, has_pending;
 } Lowest;
 
 typedef struct {
@@ -42,6 +43,9 @@ typedef struct {
     int64_t from, until, last, count, most;
     int64_t *out;
     u8 *visible;
+    int64_t looked; /* up to here newlines were looked for; those found in the last span, and which is next */
+    u32 found, passed;
+    u32 newlines[SPAN + 2];
     Lowest lowest[GRID + 1];
 } Search;
 
@@ -138,18 +142,37 @@ static void confirm(Search *s, Lowest *l)
     l->has_pending = 0;
 }
 
+/* The lowest from `since` on is out of reach: the others are all that is left. */
+static void look_back(const Search *s, Lowest *l, int64_t at)
+{
+    l->count = 0;
+    for (u64 i = l->after; i != l->since; i--) {
+        const Candidate *c = &l->ring[(i - 1) & l->mask];
+        if (at - c->at > s->reach)
+            break;
+        if (!l->count || is_lower(s, c, &l->before[l->count - 1]))
+            l->before[l->count++] = *c;
+    }
+    l->since = l->after;
+    l->has_lowest = 0;
+}
+
 static inline void push(Search *s, Lowest *l, Candidate new)
 {
-    Candidate *ring = l->ring;
-    while (l->first != l->after && new.at - ring[l->first & l->mask].at > s->reach)
-        l->first++;
-    while (l->first != l->after && is_lower(s, &new, &ring[(l->after - 1) & l->mask]))
-        l->after--;
-    if (l->first == l->after) {
+    if (l->has_lowest && new.at - l->lowest.at > s->reach)
+        look_back(s, l, new.at);
+    while (l->count && new.at - l->before[l->count - 1].at > s->reach)
+        l->count--;
+    l->ring[l->after++ & l->mask] = new;
+    if (l->has_lowest && !is_lower(s, &new, &l->lowest))
+        return;
+    l->lowest = new;
+    l->has_lowest = 1;
+    if (!l->count || is_lower(s, &new, &l->before[l->count - 1])) {
+        l->since = l->after = l->count = 0; /* none before it can be a border */
         l->pending = new;
         l->has_pending = 1;
     }
-    ring[l->after++ & l->mask] = new;
 }
 
 static inline Candidate candidate(const Search *s, int class, int64_t at)
@@ -161,18 +184,74 @@ static inline Candidate candidate(const Search *s, int class, int64_t at)
     return (Candidate){mixed(before ^ FIRST, word(p) ^ SECOND), at};
 }
 
-/* The next line, blank or point of the grid in [at, until); -1 if there is none. */
-static int64_t next_line(const Search *s, int64_t at, int64_t until)
+/* Which of 64 bytes are newlines. */
+static inline u64 newlines_of(const u8 *p)
 {
-    for (int64_t p = at > HASHED ? at - 1 : HASHED - 1; p + 1 < until; p++) {
-        const u8 *found = memchr(s->data + p, '\n', (size_t)(until - 1 - p));
-        if (!found)
-            return -1;
-        p = found - s->data;
-        if (s->data[p + 1] != '/' && visible_at(s, p + 1) && visible_before(s, p))
-            return p + 1;
+    u64 found = 0;
+#if defined(__SSE2__)
+    for (int i = 0; i < 4; i++) {
+        __m128i some = _mm_loadu_si128((const __m128i *)(p + 16 * i));
+        found |= (u64)(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(some, _mm_set1_epi8('\n'))) << 16 * i;
     }
-    return -1;
+#else
+    const u64 low = 0x7F7F7F7F7F7F7F7Fu;
+    for (int i = 0; i < 8; i++) {
+        u64 other = word(p + 8 * i) ^ 0x0A0A0A0A0A0A0A0Au; /* its zero bytes are newlines */
+        u64 zeros = ~(((other & low) + low) | other | low);
+        found |= ((zeros >> 7) * 0x0102040810204080u >> 56) << 8 * i;
+    }
+#endif
+    return found;
+}
+
+/* The newlines of the next span. Most blocks have none or one, nobody can tell which: so two are noted without a
+ * branch, and what is not there is written over. */
+static void look_on(Search *s)
+{
+    int64_t left = s->size - s->looked, span = left < SPAN ? left : SPAN;
+    const u8 *data = s->data + s->looked;
+    u8 rest[64] = {0};
+    u32 *out = s->newlines;
+    for (u32 block = 0; block < span; block += 64) {
+        const u8 *p = data + block;
+        if (span - block < 64)
+            p = memcpy(rest, p, (size_t)(span - block));
+        u64 found = newlines_of(p);
+        for (int i = 0; i < 2; i++, found &= found - 1) {
+            *out = block + (u32)__builtin_ctzll(found | 1ull << 63);
+            out += found != 0;
+        }
+        for (; found; found &= found - 1)
+            *out++ = block + (u32)__builtin_ctzll(found);
+    }
+    s->found = (u32)(out - s->newlines);
+    s->passed = 0;
+    s->looked += span;
+}
+
+static inline int is_plain(u8 c)
+{
+    return c > 0x20 && c < 0x80;
+}
+
+/* The next line, blank or point of the grid in [at, until); -1 if there is none. Lines are asked for from left to right. */
+static inline int64_t next_line(Search *s, int64_t at, int64_t until)
+{
+    at = at > HASHED ? at : HASHED;
+    for (;; look_on(s)) {
+        int64_t span = (s->looked - 1) / SPAN * SPAN;
+        for (; s->passed < s->found; s->passed++) {
+            int64_t line = span + s->newlines[s->passed] + 1;
+            if (line >= until)
+                return -1;
+            if (line < at || s->data[line] == '/')
+                continue;
+            if ((is_plain(s->data[line]) || visible_at(s, line)) && (is_plain(s->data[line - 2]) || visible_before(s, line - 1)))
+                return line;
+        }
+        if (s->looked >= until)
+            return -1;
+    }
 }
 
 /* One in 16 of the blanks, picked by the bytes beside it: hashing them all would take most of the time. */
@@ -212,7 +291,7 @@ static int64_t next_on_grid(const Search *s, int64_t at, int64_t until)
     return -1;
 }
 
-static int64_t next(const Search *s, int class, int64_t at, int64_t until)
+static inline int64_t next(Search *s, int class, int64_t at, int64_t until)
 {
     return class == LINES ? next_line(s, at, until) : class == BLANKS ? next_blank(s, at, until) : next_on_grid(s, at, until);
 }
@@ -221,8 +300,8 @@ static int64_t next(const Search *s, int class, int64_t at, int64_t until)
 static void search(Search *s, int class, int64_t low, int64_t high)
 {
     Lowest *l = &s->lowest[class];
-    l->first = l->after = 0;
-    l->has_pending = 0;
+    l->since = l->after = l->count = 0;
+    l->has_lowest = l->has_pending = 0;
     int64_t free_from = low; /* what is not within reach of a candidate begins here */
     for (int64_t at = low; at < high; at++) {
         int64_t found = next(s, class, at, high), free_until = found < 0 ? high : found - s->reach;
@@ -253,11 +332,11 @@ int64_t passages_borders(const u8 *data, int64_t size, int64_t offset, int64_t r
     size_t room = 64;
     while (room < (size_t)reach / 2 + 2) /* candidates are at least two bytes apart */
         room *= 2;
-    Candidate *rings = malloc(sizeof(Candidate) * room * (GRID + 1));
+    Candidate *rings = malloc(sizeof(Candidate) * room * 2 * (GRID + 1));
     if (!rings)
         return -1;
-    for (int class = 0; class <= GRID; class++)
-        s.lowest[class] = (Lowest){.ring = rings + (size_t)class * room, .mask = room - 1};
+    for (size_t class = 0; class <= GRID; class++)
+        s.lowest[class] = (Lowest){.ring = rings + 2 * class * room, .before = rings + (2 * class + 1) * room, .mask = room - 1};
     int64_t low = begins ? reach : HASHED, high = size - (ends ? reach : HASHED);
     if (low < high)
         search(&s, LINES, low, high);
