@@ -1,5 +1,6 @@
 """A budget → workers; numbers in, numbers out."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -36,8 +37,16 @@ def smallest(footprint):
 
 
 def test_plenty_of_memory_gives_what_was_asked_for():
-    found = fit(PLENTY, 8, BLOCK, GPT2)
-    assert (found.workers, found.max_memory, found.readers, found.block_bytes) == (8, PLENTY, 8, BLOCK)
+    found = fit(PLENTY, 4, BLOCK, GPT2)
+    assert (found.workers, found.max_memory, found.readers, found.block_bytes) == (4, PLENTY, 4, BLOCK)
+    assert (found.takers, found.team) == (4, 1)
+
+
+def test_many_workers_share_blocks_and_the_reference_does_not():
+    found = fit(PLENTY, 16, BLOCK, GPT2)
+    assert (found.workers, found.takers, found.readers, found.team) == (16, 8, 8, 4)
+    found = fit(PLENTY, 16, BLOCK, dataclasses.replace(GPT2, by_reference=True))
+    assert (found.workers, found.takers, found.readers, found.team) == (16, 16, 16, 1)
 
 
 def test_blocks_are_smaller_before_workers_are_fewer():

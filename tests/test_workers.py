@@ -55,7 +55,7 @@ def mill(monkeypatch):
         monkeypatch.setattr(workers, "mill_block", mill_block)
         monkeypatch.setattr(workers, "Encoder", lambda _: None)
         monkeypatch.setattr(workers, "_LEAVE_SECONDS", 0.5)
-        budget = SimpleNamespace(workers=count_of_workers, readers=count_of_workers, ahead=1000, on_disk=1000)
+        budget = SimpleNamespace(takers=count_of_workers, readers=count_of_workers, ahead=1000, on_disk=1000)
         job = SimpleNamespace(budget=budget, files=(), rules=SimpleNamespace(spool=None), big=False, engines=None)
         try:
             workers.mill_blocks(job, None, BEGINNING, commit, lambda: None)

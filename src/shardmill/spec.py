@@ -39,7 +39,10 @@ TargetFormat = Literal[OutputFormat, "parquet"]
 # run costs tiktoken up to 68 times its size, tokenizers up to 211 times, and o200k's pattern fails in tiktoken
 # on a million spaces.
 MAX_RUN_BYTES = 512 << 10
-BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 8 << 20
+BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 16 << 20
+# From this many workers on, half as many threads take Blocks twice as large, and several threads in C encode each of
+# them: Python has half as much to do, and more cores can share it before they wait for each other.
+TEAMS_FROM = 8
 # Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
 # smaller ones, down to 16 KiB, so that a tenth of a small file is still several of them.
 PASSAGE_BYTES = 64 << 10
@@ -220,8 +223,9 @@ class Limits:
     def resolved_block_bytes(self, total_bytes: int) -> int:
         """The more workers, the more text they take at a time, so that they meet less often; if there is enough of it."""
         workers = self.resolved_workers()
-        most = min(MOST_BLOCK_BYTES, total_bytes // (4 * workers) if total_bytes else MOST_BLOCK_BYTES)
-        return self.block_bytes or max(BLOCK_BYTES, min(most, workers * BLOCK_BYTES // 2))
+        most = min(MOST_BLOCK_BYTES, total_bytes // (2 * workers) if total_bytes else MOST_BLOCK_BYTES)
+        each = BLOCK_BYTES if workers >= TEAMS_FROM else BLOCK_BYTES // 2
+        return self.block_bytes or max(BLOCK_BYTES, min(most, workers * each))
 
     def most_memory(self) -> int:
         """What the budget may grow to when the inputs need it."""

@@ -67,10 +67,17 @@ def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...], hashed: tuple
     pointers, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
     keys = None if hashed is None else np.empty(count, np.uint64)
     given = Lines(
-        *(data.ctypes.data, len(data), count, name_bytes.ctypes.data, name_ends.ctypes.data, len(path)),
-        *(out.ctypes.data, pointers.ctypes.data, sizes.ctypes.data, unusual.ctypes.data),
+        *(
+            compiled.address(data),
+            len(data),
+            count,
+            compiled.address(name_bytes),
+            compiled.address(name_ends),
+            len(path),
+        ),
+        *(compiled.address(out), compiled.address(pointers), compiled.address(sizes), compiled.address(unusual)),
         *(hashed or (0, 0)),
-        None if keys is None else keys.ctypes.data,
+        None if keys is None else compiled.address(keys),
     )
     size = _library().lines_texts(byref(given))
     assert size == len(data), "that many lines"
@@ -88,7 +95,7 @@ def _names(path: tuple[str, ...]) -> tuple[Bytes, Numbers]:
 def examine(texts: Strings, odd: Flags, hashed: tuple[int, int] | None = None) -> Examined:
     """Texts that may not be UTF-8: those are odd, too."""
     odd, keys = odd.copy(), None if hashed is None else np.empty(len(texts), np.uint64)
-    given = odd.ctypes.data, *(hashed or (0, 0)), None if keys is None else keys.ctypes.data
+    given = compiled.address(odd), *(hashed or (0, 0)), None if keys is None else compiled.address(keys)
     usual = not _library().texts_examine(*texts.given, *given)
     return Examined(texts, odd, usual, keys if usual else None)
 
@@ -100,7 +107,7 @@ def read_text(reader: Reader, offset: int, length: int, *, check: bool = True) -
     if place is not None:
         data, valid = buffers.take(place[1]), c_int64(check)
         ends = offset + len(data) == reader.size
-        done = _library().texts_read(place[0], offset, len(data), ends, data.ctypes.data, byref(valid))
+        done = _library().texts_read(place[0], offset, len(data), ends, compiled.address(data), byref(valid))
         if done == len(data):
             return data.data, bool(valid.value)
     return memoryview(reader.read(offset, length)), False
@@ -114,7 +121,7 @@ def read_lines(
     place = local_file(reader, offset, length)
     if place is not None:
         data, found = buffers.take(place[1]), (c_int64 * 2)()
-        given = data.ctypes.data, newline[0], *most, len(data) < length, found
+        given = compiled.address(data), newline[0], *most, len(data) < length, found
         if _library().texts_read_lines(place[0], offset, len(data), *given) == len(data):
             return data.data, (found[0], found[1])
     if isinstance(reader, Decompressed):
@@ -131,18 +138,18 @@ def _joined_lines(
     pieces = Strings.of(given)
     data, found = buffers.take(pieces.total), (c_int64 * 2)()
     ends = len(data) < length and reader.damage is None
-    _library().texts_join_lines(*pieces.given, data.ctypes.data, newline[0], *most, ends, found)
+    _library().texts_join_lines(*pieces.given, compiled.address(data), newline[0], *most, ends, found)
     return data.data, (found[0], found[1])
 
 
 def is_utf8(data: bytes | memoryview) -> bool:
-    return bool(_library().texts_are_utf8(np.frombuffer(data, np.uint8).ctypes.data, len(data)))
+    return bool(_library().texts_are_utf8(compiled.address(np.frombuffer(data, np.uint8)), len(data)))
 
 
 def invalid(texts: Strings) -> Flags:
     """Which texts are not UTF-8."""
     found = np.empty(len(texts), np.bool_)
-    _library().texts_invalid(*texts.given, found.ctypes.data)
+    _library().texts_invalid(*texts.given, compiled.address(found))
     return found
 
 
@@ -150,7 +157,7 @@ def hashes(texts: Strings, most: int, seed: int) -> Hashes:
     """The seeded xxh3 of the beginning of each text, of so many bytes at most."""
     found = np.empty(len(texts), np.uint64)
     (_quick() if len(texts) * most < _QUICK_BYTES else _library()).texts_hashes(
-        *texts.given, most, seed, found.ctypes.data
+        *texts.given, most, seed, compiled.address(found)
     )
     return found
 
@@ -161,7 +168,7 @@ def below(keys: Hashes, limit: int, *, above: bool = False) -> Flags:
     if limit >= 1 << 64:
         found[:] = not above
     else:
-        _quick().texts_below(keys.ctypes.data, len(keys), limit, above, found.ctypes.data)
+        _quick().texts_below(compiled.address(keys), len(keys), limit, above, compiled.address(found))
     return found
 
 
@@ -173,7 +180,9 @@ def separators(data: Bytes, separator: bytes, most: int) -> Numbers:
     """
     found = np.empty(most, np.int64)
     return found[
-        : _library().texts_separators(data.ctypes.data, len(data), separator, len(separator), found.ctypes.data, most)
+        : _library().texts_separators(
+            compiled.address(data), len(data), separator, len(separator), compiled.address(found), most
+        )
     ]
 
 
@@ -191,7 +200,7 @@ def whole_lines(data: bytes, newline: bytes, most: tuple[int, int], *, ends: boo
 def plain_ends(data: Bytes, most: int) -> Numbers:
     """Where values end that stand each behind its length of four bytes, as far as they are whole; at most so many."""
     found = np.empty(most, np.int64)
-    return found[: _library().texts_plain(data.ctypes.data, len(data), found.ctypes.data, most)]
+    return found[: _library().texts_plain(compiled.address(data), len(data), compiled.address(found), most)]
 
 
 def passage_borders(
@@ -210,8 +219,8 @@ def passage_borders(
     assert reach >= LEAST_REACH
     found = np.empty(max(0, span[1] - span[0]) // reach + 2, np.int64)
     visible = np.empty(len(found), np.bool_)
-    where = data.ctypes.data, len(data), offset, reach, begins, ends, *span
-    count = _library().passages_borders(*where, found.ctypes.data, visible.ctypes.data, len(found))
+    where = compiled.address(data), len(data), offset, reach, begins, ends, *span
+    count = _library().passages_borders(*where, compiled.address(found), compiled.address(visible), len(found))
     if count < 0:
         raise MemoryError("out of memory for the borders of passages")
     return found[:count], visible[:count]

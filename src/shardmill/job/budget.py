@@ -7,12 +7,13 @@ grow has a reserve.
 from dataclasses import dataclass
 
 from shardmill.errors import UsageError
+from shardmill.spec import TEAMS_FROM
 from shardmill.system.machine import MIB
 
 # For each byte of the block that a worker encodes: what was read, the text in it, its normal form, ids and tokens of 4
-# bytes each, at worst one for each byte. And 3 for what waits for its turn to be written.
-_PER_BLOCK_BYTE = 14 + 3
-_AHEAD_FACTOR = 3
+# bytes each, at worst one for each byte. And 1 for what waits for its turn to be written.
+_PER_BLOCK_BYTE = 14 + 1
+_AHEAD_FACTOR = 1
 # For each byte of a run without a cut, besides; the native engine takes 17 of them.
 _PER_RUN_BYTE = 30
 # For each byte of a block that the reference encodes; measured on 1 MiB without a cut: 29.
@@ -32,6 +33,9 @@ _USUAL_FREE = 80 * MIB
 _MOST_SHARE = 0.8
 _SLACK = 12 * MIB  # the allocator, thread stacks, the progress bar
 
+# How many threads encode one Block where there are teams.
+_TEAM = 4
+
 # Of tokens that wait for their turn to be written, beyond those in memory.
 MOST_ON_DISK = 4 << 30
 
@@ -42,8 +46,13 @@ class Budget:
 
     max_memory: int
     workers: int
+    """How many cores have something to do."""
+    takers: int
+    """How many threads take Blocks."""
+    team: int
+    """How many threads encode one Block."""
     block_bytes: int
-    """How much text a worker takes at a time."""
+    """How much text is taken at a time."""
     readers: int
     """How many stretches of the input may be read at once."""
     ahead: int
@@ -90,12 +99,15 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
     for count in range(workers, 0, -1):
         for block in (block_bytes, max(block_bytes // 4, smallest), smallest):
             if max_memory >= _needed(count, block, footprint) + count * _LEAST_FREE:
+                takers, team = _teams(count, footprint)
                 return Budget(
                     max_memory=max_memory,
                     workers=count,
+                    takers=takers,
+                    team=team,
                     block_bytes=block,
                     readers=_readers(count, block, max_memory, footprint),
-                    ahead=count * _AHEAD_FACTOR * max(block, footprint.max_run),
+                    ahead=takers * _AHEAD_FACTOR * max(block, footprint.max_run),
                     note=_fewer(count, workers, max_memory, footprint) if count < workers else None,
                 )
     listed = f" and a list of inputs of {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
@@ -106,10 +118,16 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
 
 def _readers(workers: int, block_bytes: int, max_memory: int, footprint: Footprint) -> int:
     """As many as there is room for: each holds what the budget reserves for one."""
+    takers, _ = _teams(workers, footprint)
     if not footprint.reading:
-        return workers
+        return takers
     free = max_memory - _needed(workers, block_bytes, footprint) - workers * _LEAST_FREE
-    return min(workers, 1 + free // footprint.reading)
+    return min(takers, 1 + free // footprint.reading)
+
+
+def _teams(workers: int, footprint: Footprint) -> tuple[int, int]:
+    """How many threads take Blocks, and how many encode each; the reference has no use for more than one."""
+    return (workers, 1) if workers < TEAMS_FROM or footprint.by_reference else (-(-workers // 2), _TEAM)
 
 
 def _fewer(count: int, workers: int, max_memory: int, footprint: Footprint) -> str:
@@ -126,9 +144,9 @@ def _mib(size: int) -> str:
 
 def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:
     block, run = max(block_bytes, footprint.max_run), footprint.max_run
-    for_each = (
-        _PER_BYTE_OF_REFERENCE * block if footprint.by_reference else _PER_BLOCK_BYTE * block + _PER_RUN_BYTE * run
-    )
+    takers, team = _teams(workers, footprint)
+    own = _PER_BLOCK_BYTE * block + team * _PER_RUN_BYTE * run
+    for_each = _PER_BYTE_OF_REFERENCE * block if footprint.by_reference else own
     for_each *= _REPLACED_FACTOR if footprint.replaces else 1
     fixed = footprint.base + footprint.loading + footprint.files + footprint.reference + footprint.reading
-    return fixed + _SLACK + workers * for_each
+    return fixed + _SLACK + takers * for_each

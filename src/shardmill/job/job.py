@@ -37,6 +37,8 @@ from shardmill.tokens.tokenizer import Tokenizer, end_of_text, load
 _NANOGPT_FRACTION = 0.1
 # The size that a pipe is assumed to have: too large for any shortcut.
 _UNKNOWN_BYTES = 1 << 40
+# The reference takes 30 times its text, and so long that Python's share does not show.
+_REFERENCE_BLOCK_BYTES = 2 << 20
 # Uploads hold their parts in memory, for two files at a time.
 _UPLOAD_BUFFERS = 2 * PARTS_AT_ONCE * PART_BYTES
 
@@ -254,6 +256,8 @@ def _fitted(
     )
     workers, max_memory = limits.resolved_workers(), limits.max_memory
     block_bytes = limits.resolved_block_bytes(files.total_bytes)
+    if engines.ours is None:
+        block_bytes = min(block_bytes, _REFERENCE_BLOCK_BYTES)
     if max_memory is None:
         max_memory = budget.default(workers, block_bytes, footprint, machine.memory())
     return budget.fit(max_memory, workers, block_bytes, footprint)

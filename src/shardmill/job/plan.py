@@ -28,7 +28,7 @@ _MAX_PARTS = 4096
 # How many Blocks a stretch has, and bytes at most. Opening a file and finding a place to start takes a fraction of a
 # millisecond, and milling a MiB 2 ms; on a network, a request takes as long as many Blocks.
 _BLOCKS, _REMOTE_BLOCKS = 16, 64
-_MOST_BYTES = 16 << 20
+_MOST_BYTES = 64 << 20
 # Formats in which a file is read from its beginning only.
 _WHOLE = (".csv", ".tsv", ".warc", ".wet", ".arrow", ".feather")
 
@@ -72,7 +72,7 @@ class Block:
 
 def stretches(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Stretch]:
     """All of the inputs from start on, in order. A few numbers describe each, and any process can mill it."""
-    blocks, most = (_REMOTE_BLOCKS, 4 * _MOST_BYTES) if files.special else (_BLOCKS, _MOST_BYTES)
+    blocks, most = (_REMOTE_BLOCKS, _MOST_BYTES) if files.special else (_BLOCKS, _MOST_BYTES)
     step = max(rules.block_bytes, min(blocks * rules.block_bytes, most))
     if start.file >= len(files):
         return

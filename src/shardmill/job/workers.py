@@ -28,6 +28,8 @@ from shardmill.tokens.encoder import Encoder
 
 _IDLE_SECONDS = 0.1
 _PRESSURE_SECONDS = 1.0
+# How long a result waits for room in memory before it goes to disk.
+_PATIENT_SECONDS = 0.25
 # How long a stopped job waits for its workers; what is not done by then is encoded again on resume.
 _LEAVE_SECONDS = 2.0
 
@@ -54,7 +56,7 @@ def mill_blocks(
     pipeline = _Pipeline(job, start, place, halt or threading.Event())
     threads = [
         threading.Thread(target=_work, args=(job, splitter, pipeline), name=f"shardmill-worker-{n}", daemon=True)
-        for n in range(job.budget.workers)
+        for n in range(job.budget.takers)
     ]
     try:
         for thread in threads:
@@ -136,7 +138,7 @@ class _Pipeline:
         """There is something to read; there is room in memory for what waits for its turn."""
         self._placing, self._writing = False, 0
         """Whether a worker has the turn; how many write what has its place."""
-        self._at_work = job.budget.workers
+        self._at_work = job.budget.takers
         self._over = threading.Event()
         self._stopped = False
         self._error: BaseException | None = None
@@ -152,7 +154,8 @@ class _Pipeline:
                 stretch.ended = block is None
             except ShardmillError as e:
                 stretch.ended, taken = True, stretch.taken
-                self._put((stretch.number, taken), None, e)
+                with self._change:
+                    self._ready[stretch.number, taken] = None, e
                 stretch.taken += 1
             finally:
                 stretch.lock.release()
@@ -223,20 +226,26 @@ class _Pipeline:
         self._write_what_is_due()
 
     def hand_in(self, taken: _Taken, result: Milled | ShardmillError) -> None:
-        place = (taken.stretch, taken.index)
+        stored: Stored | ShardmillError = result
         if isinstance(result, Milled):
-            self._wait_for_writer(taken.stretch, result)
-        stored = result if isinstance(result, ShardmillError) else self._ahead.put(taken.stretch, result)
-        self._put(place, taken.block.before, stored)
+            if not self._ahead.has_room(result):
+                self._wait_for_room(taken.stretch, result)
+            stored = self._ahead.put(taken.stretch, result)
         with self._change:
+            self._ready[taken.stretch, taken.index] = taken.block.before, stored
             self._busy -= 1
         self._write_what_is_due()
 
-    def _wait_for_writer(self, stretch: int, milled: Milled) -> None:
-        """Where writing is what takes longest, disk would only add to it: wait for room in memory."""
+    def _wait_for_room(self, stretch: int, milled: Milled) -> None:
+        """Before a result goes to disk, wait for room in memory: where writing is what takes longest, disk would only add
+        to it, and what is due is mostly only a moment behind."""
+        patient_until = time.monotonic() + _PATIENT_SECONDS
         with self._change:
             while (
-                self._is_behind and stretch != self._due[0] and not self._stopped and not self._ahead.has_room(milled)
+                (self._is_behind or time.monotonic() < patient_until)
+                and stretch != self._due[0]
+                and not self._stopped
+                and not self._ahead.has_room(milled)
             ):
                 self._room.wait(_IDLE_SECONDS)
 
@@ -245,12 +254,9 @@ class _Pipeline:
         """Whether a result waits although it could get its place next."""
         return (self._due[0], self._due[1] + self._placing) in self._ready
 
-    def _put(self, place: tuple[int, int], before: Position | None, result: Stored | ShardmillError) -> None:
-        with self._change:
-            self._ready[place] = before, result
-
     def _write_what_is_due(self) -> None:
-        while (due := self._next_due()) is not None:
+        due = self._next_due()
+        while due is not None:
             try:
                 more, write = self._place_one(*due)
             except BaseException:
@@ -264,14 +270,18 @@ class _Pipeline:
                 self._placing = False
             try:
                 write()
-            finally:
-                del due, write  # it holds the tokens
+            except BaseException:
                 with self._change:
                     self._writing -= 1
+                raise
+            del due, write  # which hold the tokens
+            due = self._next_due(written=1)
 
-    def _next_due(self) -> tuple[Position | None, Stored | ShardmillError] | None:
-        """The result whose turn it is, and with it the turn; None: it is not there, or another worker has the turn."""
+    def _next_due(self, written: int = 0) -> tuple[Position | None, Stored | ShardmillError] | None:
+        """The result whose turn it is, and with it the turn; None: it is not there, or another worker has the turn.
+        written: how many were written just now."""
         with self._change:
+            self._writing -= written
             if self._placing or self._stopped:
                 return None
             self._skip_written()

@@ -1,4 +1,4 @@
-"""Large buffers that a thread uses again.
+"""Large buffers that threads use again.
 
 To allocate megabytes, and to give them back, is work for the kernel that no other thread can do at the same time: it
 unmaps pages from all cores, and Python waits for it with the GIL.
@@ -17,27 +17,37 @@ Bytes = npt.NDArray[np.uint8]
 # Others come from Python's allocator, which is fast for them.
 _LEAST = 256 << 10
 _STEP = 64 << 10
-# Of those that nobody refers to, so many are kept.
-_MOST_FREE = 4
-# As sys.getrefcount sees it: the list, the variable and the argument refer to it.
-_FREE = 3
+# Of what nobody refers to, so much is kept when more is needed.
+_MOST_FREE_BYTES = 192 << 20
+# As sys.getrefcount sees it: the list and the argument refer to it.
+_FREE = 2
 
 
-class _Own(threading.local):
-    kept: list[Bytes] | None = None
+class _Users(threading.local):
+    inside = False
 
 
-_own = _Own()
+_this_thread = _Users()
+_lock = threading.Lock()
+_kept: list[Bytes] = []
+_threads = 0
 
 
 @contextlib.contextmanager
 def used_again() -> Iterator[None]:
-    """What this thread takes inside is kept for it, and taken again when nobody refers to it any more."""
-    _own.kept = []
+    """What this thread takes inside is taken again, by any thread that is inside, when nobody refers to it any more."""
+    global _threads
+    with _lock:
+        _threads += 1
+    _this_thread.inside = True
     try:
         yield
     finally:
-        _own.kept = None
+        _this_thread.inside = False
+        with _lock:
+            _threads -= 1
+            if not _threads:
+                _kept.clear()
 
 
 def take(size: int) -> Bytes:
@@ -49,17 +59,29 @@ def take(size: int) -> Bytes:
     ...     take(900_000).ctypes.data == place
     True
     """
-    kept = _own.kept
-    if kept is None or size < _LEAST:
+    if not _this_thread.inside or size < _LEAST:
         return np.empty(size, np.uint8)
-    free, taken = list[Bytes](), list[Bytes]()
-    for buffer in kept:
-        (free if sys.getrefcount(buffer) == _FREE else taken).append(buffer)
-    free.sort(key=len)
-    found = next((buffer for buffer in free if len(buffer) >= size), None)
-    if found is None:
-        found = np.empty(-(-size // _STEP) * _STEP, np.uint8)
-        _own.kept = [*taken, found, *free[-_MOST_FREE + 1 :]]
-    elif len(free) > _MOST_FREE:
-        _own.kept = [*taken, found, *(each for each in free[-_MOST_FREE:] if each is not found)]
+    with _lock:
+        found = _fitting(size)
+        if found is None:
+            _drop(_MOST_FREE_BYTES)
+            found = np.empty(-(-size // _STEP) * _STEP, np.uint8)
+        _kept.append(found)
     return found[:size]
+
+
+def _fitting(size: int) -> Bytes | None:
+    """One that was in use a short time ago, and not much larger: what waits must not hold more than it needs."""
+    for number in range(len(_kept) - 1, -1, -1):
+        if size <= len(_kept[number]) <= size + size // 2 and sys.getrefcount(_kept[number]) == _FREE:
+            return _kept.pop(number)
+    return None
+
+
+def _drop(most: int) -> None:
+    """Of those that nobody refers to, keep so many bytes, not those that nobody took for longest."""
+    for number in range(len(_kept) - 1, -1, -1):
+        if sys.getrefcount(_kept[number]) == _FREE:
+            most -= len(_kept[number])
+            if most < 0:
+                del _kept[number]

@@ -3,6 +3,9 @@
 import ctypes
 from importlib import resources
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from shardmill.errors import ShardmillError
 from shardmill.system.names import show
@@ -31,9 +34,17 @@ def quick(library: ctypes.CDLL) -> ctypes.PyDLL:
 
 
 def declare(library: ctypes.CDLL, name: str, result: object, *arguments: object) -> None:
-    """Declare the result and argument types of a C function; arrays are passed as pointers (`array.ctypes`)."""
+    """Declare the result and argument types of a C function; arrays are passed as pointers (address)."""
     function = getattr(library, name)
     function.restype, function.argtypes = result, arguments
+
+
+def address(array: npt.NDArray[Any]) -> int:
+    """Where an array begins, for C. As array.ctypes.data, in a fifth of the time for most of them."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+    except (TypeError, ValueError):  # it is read-only, empty or has gaps
+        return int(array.ctypes.data)
 
 
 def problems() -> list[str]:

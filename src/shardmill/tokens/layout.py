@@ -33,6 +33,8 @@ class Layout:
     """Which end a document."""
     val: Sides
     text_bytes: Numbers
+    threads: int = 1
+    """How many may encode."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +63,17 @@ class Given(Structure):
         *((name, c_void_p) for name in ("tokens", "token_ends", "ends", "ended", "runs")),
         *(
             (name, c_int64)
-            for name in ("pieces", "id_bytes", "token_bytes", "eot", "before", "apart", "runs_made", "nanoseconds")
+            for name in (
+                "pieces",
+                "id_bytes",
+                "token_bytes",
+                "eot",
+                "before",
+                "apart",
+                "threads",
+                "runs_made",
+                "nanoseconds",
+            )
         ),
     ]
 
@@ -71,7 +83,7 @@ def laid_by(layout: Layout, ids: Ids, call: Callable[[int, int, Any], int]) -> t
     these. It returns how many there are in all; there is room for as many as there can be."""
     counts = np.empty(len(layout.val), np.int64)
     made = _Made(layout, ids, counts)
-    total = call(ids.ctypes.data, counts.ctypes.data, byref(made.given))
+    total = call(compiled.address(ids), compiled.address(counts), byref(made.given))
     if total < 0:
         raise MemoryError("out of memory: the native engine cannot encode a run of this length")
     return made.laid(), (ids[:total], counts)
@@ -100,20 +112,25 @@ class _Made:
         room = 0 if as_they_are else (len(ids) + pieces) * layout.dtype.itemsize
         self._tokens: Tokens = ids if as_they_are else buffers.take(room).view(layout.dtype)
         self._rows = np.empty((3 + _COLUMNS, pieces), np.int64)
-        at, row = self._rows.ctypes.data, 8 * pieces
+        at, row = compiled.address(self._rows), 8 * pieces
         columns = ids, counts, layout.text_bytes, layout.has_eot, layout.closes, layout.val, self._tokens
         self.given = Given(
-            *(None if each is None else each.ctypes.data for each in columns),
+            *(None if each is None else compiled.address(each) for each in columns),
             *(at + number * row for number in range(4)),
-            *(pieces, ids.itemsize, self._tokens.itemsize, eot, layout.before, layout.apart),
+            *(pieces, ids.itemsize, self._tokens.itemsize, eot, layout.before, layout.apart, layout.threads),
         )
         self._layout = layout  # which holds what it points to
 
     def laid(self) -> Laid:
         rows, count = self._rows, self.given.runs_made
         runs: list[list[int]] = rows[3:].reshape(-1, _COLUMNS)[:count].tolist()
+        tokens = self._tokens[: runs[-1][1] if runs else 0]
+        if self._layout.threads > 1:  # large, and likely to wait for their turn: in no more memory than they need
+            exact = buffers.take(tokens.nbytes).view(tokens.dtype)
+            exact[:] = tokens
+            tokens = exact
         return Laid(
-            tokens=self._tokens[: runs[-1][1] if runs else 0],
+            tokens=tokens,
             token_ends=rows[0],
             ends=rows[1],
             ended=rows[2],
@@ -126,7 +143,7 @@ def sums(begins: Flags, val: Sides, passages: Numbers | None, pieces: int) -> li
     """Of the first pieces: how many begin a document, how many are whole documents in val, how many passages there are,
     and how many of them in val."""
     found = (c_int64 * 4)()
-    given = begins.ctypes.data, val.ctypes.data, None if passages is None else passages.ctypes.data
+    given = compiled.address(begins), compiled.address(val), None if passages is None else compiled.address(passages)
     _quick().layout_sums(*given, pieces, found)
     return list(found)
 
@@ -142,7 +159,7 @@ def ends_and_sizes(ends: Numbers, begin: int, since: int) -> tuple[Numbers, Numb
         np.empty(len(ends), np.int64),
         np.ascontiguousarray(ends, np.int64),
     )
-    given = ends.ctypes.data, len(ends), begin, since, moved.ctypes.data, sizes.ctypes.data
+    given = compiled.address(ends), len(ends), begin, since, compiled.address(moved), compiled.address(sizes)
     return moved, sizes, _quick().layout_ends(*given)
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from shardmill.errors import ShardmillError
 
 # Of the native engine: goes up with every change that could change a token; the compiled library has one too.
-VERSION = 3
+VERSION = 4
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 TokenCounts = npt.NDArray[np.int64]

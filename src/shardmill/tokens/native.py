@@ -18,7 +18,7 @@ from shardmill.tokens.model import VERSION, Ids, Model, NotSupported, Shape, Tok
 from shardmill.tokens.strings import Strings
 
 # The engine stores up to eight ids at a time, where fewer are left.
-_SLACK_IDS = 16
+_SLACK_IDS = 16 * 16  # for each of the threads that share a Block, as in native/shares.h
 _CPU_PATHS = 4
 # As engine.h numbers them.
 REASONS = {
@@ -119,7 +119,7 @@ class Native:
         """The ids of all pieces in sequence, and how many each has."""
         texts = Strings.of(pieces)
         ids, counts = self._room(texts), np.empty(len(texts), np.int64)
-        total = self._library.engine_encode(self._engine, *texts.given, ids.ctypes.data, counts.ctypes.data)
+        total = self._library.engine_encode(self._engine, *texts.given, compiled.address(ids), compiled.address(counts))
         if total < 0:
             raise MemoryError("out of memory: the native engine cannot encode a word of this length")
         return ids[:total], counts
@@ -174,7 +174,7 @@ def vocabulary_of(model: Model) -> tuple[Vocabulary, dict[str, npt.NDArray[Any]]
     kept: dict[str, npt.NDArray[Any]] = {"text": model.tokens.joined, "offsets": model.tokens.offsets, "ids": model.ids}
     some = {"merges": model.merges, "live": model.live}
     kept |= {name: np.ascontiguousarray(array) for name, array in some.items() if array is not None}
-    pointers = {name: array.ctypes.data for name, array in kept.items()}
+    pointers = {name: compiled.address(array) for name, array in kept.items()}
     return Vocabulary(
         count=len(model.tokens), merge_count=0 if model.merges is None else len(model.merges), **pointers
     ), kept
@@ -190,7 +190,11 @@ def given_to_engine(
     assert table is not None, "ask why_not first"
     shape = _row(model.shape, whole_words=model.whole_words)
     given = _Given(
-        vocabulary=vocabulary, classes=table.ctypes.data, shape=shape, path=cpu_paths()[path or cpu_path()], small=small
+        vocabulary=vocabulary,
+        classes=compiled.address(table),
+        shape=shape,
+        path=cpu_paths()[path or cpu_path()],
+        small=small,
     )
     return given, {**kept, "classes": table}
 

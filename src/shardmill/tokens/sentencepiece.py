@@ -17,7 +17,7 @@ from shardmill.tokens.strings import Flags, Strings
 
 _NEVER, _EACH, _FIRST = range(3)
 # The engine stores up to 16 ids at a time.
-_SLACK_IDS = 16
+_SLACK_IDS = 16 * 16  # for each of the threads that share a Block, as in native/shares.h
 
 
 class _Asked(Structure):
@@ -50,7 +50,7 @@ class SentencePiece:
         prepend = _NEVER if not model.prepend else _FIRST if model.metaspace else _EACH
         pointers = [each.pointer if each else None for each in (added, normalized)]
         which = native.cpu_paths()[path or native.cpu_path()]
-        asked = _Asked(*pointers, closed.ctypes.data, prepend, model.metaspace, which, small)
+        asked = _Asked(*pointers, compiled.address(closed), prepend, model.metaspace, which, small)
         (vocabulary, _kept), why = native.vocabulary_of(native.find_live(model)), c_int(0)
         self._engine = library.sp_new(byref(vocabulary), byref(asked), byref(why))
         if not self._engine:
@@ -76,7 +76,7 @@ class SentencePiece:
     def encode_and_lay_out(self, texts: Strings, begins: Flags, layout: Layout) -> tuple[Laid, tuple[Ids, TokenCounts]]:
         """The same, and the tokens as they are written, in one call."""
         pointers, sizes, count = texts.given
-        given = self._engine, pointers, sizes, begins.ctypes.data, count
+        given = self._engine, pointers, sizes, compiled.address(begins), count
         return laid_by(layout, self._room(texts), lambda *room: self._library.sp_block(*given, *room))
 
     def _room(self, texts: Strings) -> Ids:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.system import compiled
+
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 
@@ -36,7 +38,7 @@ class Strings:
     @staticmethod
     def within(data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers) -> "Strings":
         """Slices of a buffer."""
-        return Strings(starts + data.ctypes.data, ends - starts, (data,))
+        return Strings(starts + compiled.address(data), ends - starts, (data,))
 
     @staticmethod
     def joined(several: "Sequence[Strings]") -> "Strings":
@@ -64,7 +66,7 @@ class Strings:
     @property
     def given(self) -> tuple[int, int, int]:
         """As functions in C take them."""
-        return self.pointers.ctypes.data, self.sizes.ctypes.data, len(self.sizes)
+        return compiled.address(self.pointers), compiled.address(self.sizes), len(self.sizes)
 
     def take(self, chosen: "slice | Flags | Numbers") -> "Strings":
         """Those that a slice, a mask or numbers choose."""

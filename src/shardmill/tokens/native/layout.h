@@ -2,7 +2,8 @@
 #include <time.h>
 
 /* As in layout.py. The arrays have a row for each piece, those of results as many rows, too; has_eot and closes are null
- * where it is so of all. eot: -1 if there are no end-of-text tokens. nanoseconds: CPU time that encoding took. */
+ * where it is so of all. eot: -1 if there are no end-of-text tokens. threads: how many may encode.
+ * nanoseconds: CPU time that encoding took. */
 typedef struct {
     const uint8_t *ids;
     const int64_t *counts, *text_bytes;
@@ -10,7 +11,7 @@ typedef struct {
     const int8_t *val;
     uint8_t *tokens;
     int64_t *token_ends, *ends, *ended, *runs;
-    int64_t pieces, id_bytes, token_bytes, eot, before, apart, runs_made, nanoseconds;
+    int64_t pieces, id_bytes, token_bytes, eot, before, apart, threads, runs_made, nanoseconds;
 } Layout;
 
 void layout_block(Layout *);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "cpu.h"
-#include "layout.h"
+#include "shares.h"
 #include "sp.h"
 
 enum {
@@ -189,15 +189,28 @@ int64_t sp_encode(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8
     return at ? at - out : -1;
 }
 
-/* The same, and the tokens as they are written. */
+typedef struct {
+    Sp *e;
+    const u8 *const *pieces;
+    const int64_t *sizes;
+    const u8 *starts;
+    int64_t *counts;
+} Call;
+
+static int64_t encode_some(void *call, int64_t first, int64_t count, u8 *out)
+{
+    const Call *c = call;
+    return sp_encode(c->e, c->pieces + first, c->sizes + first, c->starts + first, count, (u32 *)out, c->counts + first);
+}
+
+/* The same by g->threads threads, and the tokens as they are written. */
 int64_t sp_block(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8 *starts, int64_t count, u32 *out, int64_t *counts,
                  Layout *g)
 {
-    int64_t began = cpu_nanoseconds(), total = sp_encode(e, pieces, sizes, starts, count, out, counts);
-    if (total >= 0)
-        layout_block(g);
-    g->nanoseconds = cpu_nanoseconds() - began;
-    return total;
+    int64_t ids_per_byte = e->prepend == PREPEND_EACH && e->added ? 2 : 1;
+    Call call = {e, pieces, sizes, starts, counts};
+    Shares all = {encode_some, &call, sizes, count, ids_per_byte, 1, sizeof *out, (u8 *)out};
+    return lay_out_shares(&all, g);
 }
 
 /* Bytes that the engine holds, whatever it has encoded. */
