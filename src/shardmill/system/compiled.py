@@ -3,12 +3,13 @@
 import ctypes
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import ShardmillError
 from shardmill.system.names import show
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _LIBRARIES = ("tokens/native/engine.so", "documents/native/lines.so", "feed/native/spans.so")
 _PACKAGE = Path(str(resources.files("shardmill")))
@@ -39,7 +40,7 @@ def declare(library: ctypes.CDLL, name: str, result: object, *arguments: object)
     function.restype, function.argtypes = result, arguments
 
 
-def address(array: npt.NDArray[Any]) -> int:
+def address(array: "npt.NDArray[Any]") -> int:
     """Where an array begins, for C. As array.ctypes.data, in a fifth of the time for most of them."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
