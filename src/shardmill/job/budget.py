@@ -11,9 +11,9 @@ from shardmill.spec import TEAMS_FROM
 from shardmill.system.machine import MIB
 
 # For each byte of the block that a worker encodes: what was read, the text in it, its normal form, ids and tokens of 4
-# bytes each, at worst one for each byte. And 1 for what waits for its turn to be written.
-_PER_BLOCK_BYTE = 14 + 1
-_AHEAD_FACTOR = 1
+# bytes each, at worst one for each byte. And 3 for what waits for its turn to be written.
+_PER_BLOCK_BYTE = 14 + 3
+_AHEAD_FACTOR = 3
 # For each byte of a run without a cut, besides; the native engine takes 17 of them.
 _PER_RUN_BYTE = 30
 # For each byte of a block that the reference encodes; measured on 1 MiB without a cut: 29.
@@ -107,7 +107,8 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
                     team=team,
                     block_bytes=block,
                     readers=_readers(count, block, max_memory, footprint),
-                    ahead=takers * _AHEAD_FACTOR * max(block, footprint.max_run),
+                    # Teams have large Blocks, and keep closer together: half of what is reserved is enough.
+                    ahead=takers * _AHEAD_FACTOR * max(block, footprint.max_run) // (1 if team == 1 else 2),
                     note=_fewer(count, workers, max_memory, footprint) if count < workers else None,
                 )
     listed = f" and a list of inputs of {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""
