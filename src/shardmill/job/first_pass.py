@@ -28,7 +28,7 @@ Keys = tuple[Position, int, list[int], int]
 """Where the next keys begin, how many bytes were read, the keys, and how many records there are, bad ones included."""
 
 _WINDOW = 1 << 20
-_LARGER = 4 << 20
+_LARGER = 8 << 20
 
 
 def run(
