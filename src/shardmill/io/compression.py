@@ -4,7 +4,9 @@ Files of many gzip members, zstd frames, bzip2 or xz streams are decompressed as
 at fixed offsets, so the number of compressed bytes behind each byte of text is always the same.
 """
 
+import bisect
 import bz2
+import itertools
 import lzma
 import sys
 import zlib
@@ -12,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
-from shardmill.io.frames import zstd_header_bytes
+from shardmill.io.frames import LARGEST_BLOCK, SKIPPABLE, zstd_blocks, zstd_header_bytes
 from shardmill.io.reading import Reader
 from shardmill.io.snappy import Snappy
 from shardmill.io.spool import Spool
@@ -44,16 +46,13 @@ _GZIP_ERROR: Any = deflate.error
 _FAILURES = (zlib.error, _GZIP_ERROR, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError)
 _MOST_INDEX = 16 << 20
 _MOST_BLOCKS = 20_000
-_BLOCK_BYTES = 128 << 10  # what a block of zstd decompresses to at most, and usually
-_RLE = 1  # the type of a block that is one byte, repeated
-_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
 
 def compression_of(head: bytes) -> Compression | None:
     """The compression of a file, by its first bytes."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
-    if head.startswith(_ZSTD_MAGIC) or (len(head) >= 8 and int.from_bytes(head[:4], "little") in _SKIPPABLE):
+    if head.startswith(_ZSTD_MAGIC) or (len(head) >= 8 and int.from_bytes(head[:4], "little") in SKIPPABLE):
         return "zstd"
     if head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
         return "bzip2"
@@ -118,22 +117,14 @@ def _xz_text_bytes(index: bytes) -> int | None:
 def _by_blocks(source: Reader, read: int, text: int) -> int | None:
     """The length of a zstd frame's text, from the number of blocks in what was read and in all of it, by their headers."""
     size, head = source.size or 0, source.read(0, 18)
-    at = zstd_header_bytes(head[4])
-    blocks = before = surely = 0
-    while blocks < _MOST_BLOCKS and at + 3 <= size:
-        header = int.from_bytes(source.read(at, 3), "little")
-        blocks += 1
-        before += at < read
-        surely += at < read - 2 * _INPUT_BYTES  # the decompressor is ahead of the text
-        at += 3 + (1 if header >> 1 & 3 == _RLE else header >> 3)
-        if header & 1:
-            break
-    else:
-        blocks = round(blocks * size / max(1, at))  # as many as follow at this rate
-    if before < 2:
+    known = list(itertools.islice(zstd_blocks(source, 0, head), _MOST_BLOCKS))
+    *starts, end = zstd_header_bytes(head[4]), *(end for end, _ in known)
+    if (before := bisect.bisect_left(starts, read)) < 2:
         return None
-    usual = text / before <= _BLOCK_BYTES <= text / max(1, surely)
-    return round(blocks * (_BLOCK_BYTES if usual else text / before))
+    surely = bisect.bisect_left(starts, read - 2 * _INPUT_BYTES)  # the decompressor is ahead of the text
+    usual = text / before <= LARGEST_BLOCK <= text / max(1, surely)
+    blocks = len(known) if known[-1][1] else len(known) * size / end  # as many as follow at this rate
+    return round(blocks * (LARGEST_BLOCK if usual else text / before))
 
 
 def _zstd_window(head: bytes) -> int:

@@ -5,7 +5,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,12 +21,8 @@ _OURS = os.O_CLOEXEC | os.O_NOFOLLOW  # a symlink in the output folder must not 
 _NO_WAIT = os.O_NONBLOCK  # nor a named pipe there make it wait
 
 
-def _ignore(_step: str) -> None:
-    pass
-
-
-watch: Callable[[str], None] = _ignore
-"""Called at each step of the commit protocol. The crash tests end the process here."""
+def watch(_step: str) -> None:
+    """Called at each step of the commit protocol. The crash tests replace it with one that ends the process."""
 
 
 def reached(step: str) -> None:
@@ -96,7 +92,7 @@ class GrowingFile:
             return os.pread(self._fd, length, offset)
 
     def _open(self) -> int:
-        return os.open(self.path, os.O_RDONLY | _OURS) if self.published else _open_ours(self._partial)
+        return os.open(self.path, os.O_RDONLY | _OURS) if self.published else open_ours(self._partial)
 
     def _reopen(self) -> None:
         """Files are closed to save descriptors, and opened again when needed."""
@@ -155,7 +151,7 @@ class DurableLog:
         self.path = path
         self.bytes = at or 0
         with writing(path):
-            self._fd = _create(path) if at is None else _open_ours(path)
+            self._fd = _create(path) if at is None else open_ours(path)
             os.ftruncate(self._fd, self.bytes)
 
     def append(self, line: bytes) -> None:
@@ -194,8 +190,8 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OURS, 0o666)
 
 
-def _open_ours(path: Path, create: int = 0) -> int:
-    """An existing file of ours for reading and writing; never one that a symlink or a hard link shares."""
+def open_ours(path: Path, create: int = 0) -> int:
+    """A file of ours for reading and writing, created with os.O_CREAT; never one that a symlink or a hard link shares."""
     fd = os.open(path, os.O_RDWR | create | _OURS | _NO_WAIT, 0o666)
     found = os.fstat(fd)
     if found.st_nlink > 1 or not stat.S_ISREG(found.st_mode):
@@ -205,11 +201,6 @@ def _open_ours(path: Path, create: int = 0) -> int:
             f"{show(path)}: {why}, and shardmill writes nothing outside its folder; remove it, or choose another folder with -o"
         )
     return fd
-
-
-def open_or_create(path: Path) -> int:
-    """A small file of ours for reading and writing."""
-    return _open_ours(path, os.O_CREAT)
 
 
 def inside(folder: Path, name: str) -> Path:
