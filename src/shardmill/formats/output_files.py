@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,9 +76,10 @@ class OutputFiles:
             self._files[name] = self._file(name, None)
             self._unlisted = True
         if (placed := self._placing) is None:
-            self._files[name].append(data)
+            file, at, data = self._files[name].place(data)
+            file.write(at, data)
             return
-        with self._written:
+        with self._written:  # before it has its place: a checkpoint waits for it
             self._unwritten.add(placed)
         placed.writes.append(self._files[name].place(data))
 
@@ -193,6 +194,11 @@ class OutputFiles:
             raise _changed(self.folder / name)
         return data
 
+    def copy(self, name: str, offset: int, length: int, to: str) -> None:
+        """Append bytes of one file to another."""
+        for at in range(offset, offset + length, _CHUNK_BYTES):
+            self.append(to, memoryview(self.read(name, at, min(_CHUNK_BYTES, offset + length - at))))
+
     def drop(self, name: str) -> None:
         """Not part of the result: forgotten now, removed when the others get their names."""
         if (file := self._files.pop(name, None)) is not None:
@@ -283,33 +289,25 @@ class Placed:
         self._files.done(self)
 
 
-class Syncing:
-    """Syncs what is written while more is copied, so that there is little to wait for at the end."""
+@contextlib.contextmanager
+def syncing(files: OutputFiles) -> Iterator[Callable[[int], None]]:
+    """Sync in the background while more is copied, so that there is little to wait for at the end.
 
-    def __init__(self, files: OutputFiles, *, wanted: bool) -> None:
-        self._files, self._wanted = files, wanted
-        self._bytes = 0
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shardmill-sync")
-        self._under_way: Future[None] | None = None
+    To be told how many bytes were written. A disk error is reported once, to whoever syncs, so it is raised here.
+    """
+    unsynced, under_way = 0, Future[None]()
+    under_way.set_result(None)
 
-    def written(self, count: int) -> None:
-        self._bytes += count
-        if self._wanted and self._bytes >= _SYNC_BYTES and (self._under_way is None or self._under_way.done()):
-            self._settle()
-            self._under_way, self._bytes = self._pool.submit(self._files.sync), 0
+    def written(count: int) -> None:
+        nonlocal unsynced, under_way
+        unsynced += count
+        if unsynced >= _SYNC_BYTES and under_way.done():
+            under_way.result()
+            unsynced, under_way = 0, pool.submit(files.sync)
 
-    def _settle(self) -> None:
-        """A disk error is reported once, to whoever syncs: it must not be lost with the thread."""
-        if self._under_way is not None:
-            self._under_way.result()
-
-    def __enter__(self) -> "Syncing":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._pool.shutdown()
-        if kind is None:
-            self._settle()
+    with ThreadPoolExecutor(1, thread_name_prefix="shardmill-sync") as pool:
+        yield written
+    under_way.result()
 
 
 class _CheckedFile:
@@ -322,13 +320,8 @@ class _CheckedFile:
         if state is not None:
             self.growing.close()
 
-    def append(self, data: memoryview) -> None:
-        self.verify()
-        self.growing.append(data)
-        self._add(data)
-
     def place(self, data: memoryview) -> tuple[GrowingFile, int, memoryview]:
-        """As append, but for writing it."""
+        """The next bytes of the file: where they are to be written. They are in its checksums already."""
         self.verify()
         at = self.growing.place(data.nbytes)
         self._add(data)

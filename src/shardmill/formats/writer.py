@@ -9,7 +9,6 @@ from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, Sidec
 from shardmill.tokens.layout import ends_and_sizes
 from shardmill.tokens.token_bytes import token_bytes_of
 
-_MOVED_TOKENS = 1 << 20
 _NOWHERE = np.zeros((8 << 10, 2), np.uint64)
 
 
@@ -90,9 +89,7 @@ class ShardFiles:
     def _join_last(self) -> None:
         size, itemsize = self._sizes.pop(), self._output.dtype.itemsize
         last, before = self._name(len(self._sizes)), self._name(len(self._sizes) - 1)
-        for at in range(0, size, _MOVED_TOKENS):
-            offset, count = self._output.header_bytes + at * itemsize, min(_MOVED_TOKENS, size - at)
-            self._files.append(before, memoryview(self._files.read(last, offset, count * itemsize)))
+        self._files.copy(last, self._output.header_bytes, size * itemsize, before)
         self._files.drop(last)
         self._sizes[-1] += size
 

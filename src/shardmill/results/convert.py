@@ -1,5 +1,6 @@
 """Outputs → one output: merged, or in another format, without tokenizing again."""
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ import xxhash
 from shardmill.documents import rejects
 from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.formats import registry
-from shardmill.formats.output_files import OutputFiles, Syncing
+from shardmill.formats.output_files import OutputFiles, syncing
 from shardmill.formats.registry import Format, Output
 from shardmill.formats.shards import SPLITS, Shape, TokenType
 from shardmill.formats.writer import FormatWriter
@@ -132,11 +133,11 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
         try:
             log.begin(job)
             writer = _writer(output, files)
-            with Syncing(files, wanted=target.sync) as syncing:
-                for chunk in ahead(everything(corpora, side, output)):
-                    writer.append(chunk.split, chunk.tokens, chunk.ends, chunk.provenance)
-                    syncing.written(chunk.tokens.nbytes)
-                    done += chunk.tokens.nbytes
+            with syncing(files) if target.sync else contextlib.nullcontext(lambda _: None) as written:
+                for split, ids, ends, provenance in ahead(everything(corpora, side, output)):
+                    writer.append(split, ids, ends, provenance)
+                    written(ids.nbytes)
+                    done += ids.nbytes
                     if on_progress is not None:
                         on_progress(done, total)
             writer.finish()

@@ -115,24 +115,17 @@ def _lists(borders: Positions, values: npt.NDArray[Any]) -> pa.ListArray:
     return pa.ListArray.from_arrays(borders.astype(np.int32), values)
 
 
-class _Written(io.RawIOBase):
+class _Written(io.BytesIO):
     """What pyarrow has written of a file, until it is taken."""
 
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._bytes = 0
-
-    def writable(self) -> bool:
-        return True
+    _taken = 0
 
     def tell(self) -> int:
-        return self._bytes
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        self._parts.append(bytes(data))
-        self._bytes += len(data)
-        return len(data)
+        return self._taken + super().tell()
 
     def take(self) -> bytes:
-        taken, self._parts = b"".join(self._parts), []
+        taken = self.getvalue()
+        self._taken += len(taken)
+        self.seek(0)
+        self.truncate()
         return taken
