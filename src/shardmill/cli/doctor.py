@@ -1,8 +1,6 @@
 """The command doctor: what shardmill finds on this machine, and whether everything works."""
 
 import dataclasses
-import importlib.metadata
-import importlib.util
 import os
 import platform
 import tempfile
@@ -85,6 +83,9 @@ def doctor(output: str, as_json: bool) -> None:
 
 
 def _find_versions(found: Findings) -> None:
+    import importlib.metadata  # slow to import, and needed nowhere else
+    import importlib.util
+
     found.versions = {"shardmill": shardmill.__version__, "python": platform.python_version()}
     for name in _LIBRARIES:
         try:

@@ -4,7 +4,6 @@ The only door to HTTP. A file is asked for by an Address, made anew for each req
 """
 
 import contextlib
-import email.utils
 import hashlib
 import re
 import threading
@@ -252,6 +251,8 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", after):
         return float(after)
     if after:
+        import email.utils  # slow to import, and rarely needed
+
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             return max(0.0, email.utils.parsedate_to_datetime(after).timestamp() - time.time())
     limit = re.search(r";\s*t=(\d+)", headers.get("RateLimit", ""))

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import xxhash
 
@@ -17,7 +17,7 @@ from shardmill.formats.registry import FORMATS
 from shardmill.formats.shards import Shard, SidecarFile, SplitText
 from shardmill.io.fileset import FileSet, LocalFiles
 from shardmill.record.untrusted import LARGEST_NUMBER, brief, build, check_depth, typed
-from shardmill.spec import Spec, option_of
+from shardmill.spec import Spec, hints_of, option_of
 from shardmill.system.names import show
 from shardmill.tokens import token_bytes
 from shardmill.tokens.token_bytes import ByteRule
@@ -189,7 +189,7 @@ def check_input(entry: Any) -> None:
 def _choice_types() -> dict[str, set[type]]:
     """The types that each choice of a Spec may have in JSON."""
     found: dict[str, set[type]] = {}
-    for name, hint in get_type_hints(Spec).items():
+    for name, hint in hints_of(Spec).items():
         origin, kinds = get_origin(hint), set(get_args(hint) or (hint,))
         if origin in (Literal, Sequence):
             kinds = {str} if origin is Literal else {list, NoneType}
