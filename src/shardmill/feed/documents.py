@@ -73,17 +73,10 @@ def _write_once(path: Path, split: Split) -> None:
     with in_turn(path):
         if path.exists():
             return
-        file = storage.GrowingFile(path.with_name(f"{path.name}.{secrets.token_hex(8)}"))
-        try:
-            for some in split.document_ends():
-                file.append(memoryview(some.astype("<u8").tobytes()))
-            file.seal()
-            file.publish()
-            with storage.writing(path):
-                os.replace(file.path, path)
-        except BaseException:
-            file.abandon()
-            raise
+        made = path.with_name(f"{path.name}.{secrets.token_hex(8)}")  # where there are no locks, several are made
+        storage.write_whole(made, (some.astype("<u8").tobytes() for some in split.document_ends()))
+        with storage.writing(path):
+            os.replace(made, path)
 
 
 def begins_in(index: Mapped, starts: Numbers, length: int) -> Flags:

@@ -17,7 +17,6 @@ import xxhash
 from shardmill.errors import InputError, UsageError
 from shardmill.feed.order import Numbers
 from shardmill.formats.shards import SplitName, TokenType
-from shardmill.io.fileset import LocalFiles
 from shardmill.results.corpus import Corpus, Split, TokenFile
 from shardmill.results.foreign import open_claimed
 from shardmill.spec import Claims, Dtype, OutputFormat
@@ -122,7 +121,7 @@ class TokenFiles:
         self.files: list[_File] = []
         base = 0
         for file in split.files:
-            if not isinstance(file, TokenFile) or not isinstance(file.file.fileset, LocalFiles):
+            if not isinstance(file, TokenFile):
                 raise UsageError(
                     f"{show(file.file.path)}: its samples vary in length; convert it first (shardmill convert)"
                 )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import InputError, UsageError
-from shardmill.feed.documents import Documents, described
+from shardmill.feed.documents import Documents, described, document_ends
 from shardmill.feed.mixture import Stages, draw, stages_of
 from shardmill.feed.order import Numbers, key_of, permuted, scrambled
 from shardmill.feed.rows import PlainRows, PlannedRows, Rows
@@ -172,8 +172,7 @@ class Windows:
                 f"{rows.opened.shown}: does not say where its documents came from; prepare it again with --index --provenance"
             )
         found, at = [], 0
-        rows.ends.check()
-        ends, sources = rows.ends.array, rows.opened.corpus.sources
+        ends, sources = document_ends(rows.opened).array, rows.opened.corpus.sources
         for start, length in rows.spans(row):
             first, last = np.searchsorted(ends, [start, start + length - 1], side="right").tolist()
             for document in range(first, last + 1):

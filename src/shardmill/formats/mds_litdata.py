@@ -110,13 +110,7 @@ class SampleFile:
     samples: int
     tokens: int
 
-    @property
-    def path(self) -> str:
-        return self.file.path
-
     def read(self, first: int, count: int, dtype: TokenType) -> Tokens:
-        if not count:
-            return np.empty(0, dtype)
         offsets = _offsets(self.file, self.samples)
         counts = _counts(self.file, offsets, dtype.itemsize)
         starts = np.cumsum(counts) - counts
@@ -129,7 +123,7 @@ class SampleFile:
             head = _head(size, tokens)
             if data[at : at + len(head)] != head:
                 raise InputError(
-                    f"{show(self.path)}: a sample at byte {int(offsets[begin]) + at:,} is not one row of {tokens:,} tokens; the shard is damaged, or its arrays have more than one dimension"
+                    f"{show(self.file.path)}: a sample at byte {int(offsets[begin]) + at:,} is not one row of {tokens:,} tokens; the shard is damaged, or its arrays have more than one dimension"
                 )
             found.append(data[at + len(head) : at + size])
             at += size

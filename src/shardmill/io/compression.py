@@ -203,10 +203,7 @@ class Decompressed:
 
     def spent(self, offset: int) -> int:
         """How many compressed bytes were read to get the text up to offset."""
-        for end, taken in self._taken:
-            if end >= offset:
-                return taken
-        return self._taken[-1][1]
+        return next((taken for end, taken in self._taken if end >= offset), self._taken[-1][1])
 
     @property
     def _end(self) -> int:

@@ -5,7 +5,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -244,11 +244,12 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
         raise _output_error(path, e, "read") from e
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file; it appears under its name only when all of it is on disk."""
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a file in one go; it appears under its name only when all of it is on disk."""
     file = GrowingFile(path)
     try:
-        file.append(memoryview(data))
+        for part in (data,) if isinstance(data, bytes) else data:
+            file.append(memoryview(part))
         file.seal()
         file.publish()
         sync_folder(path.parent)

@@ -93,10 +93,9 @@ def _frequencies(split: Split) -> tuple[npt.NDArray[np.int64], int]:
     counted = 0
     for start in range(0, len(split), CHUNK_TOKENS * stride):
         tokens = split.read(start, min(start + CHUNK_TOKENS, len(split)))
-        found = np.bincount(tokens[tokens < _MOST_IDS])
-        if len(found) > len(counts):
-            counts = np.concatenate([counts, np.zeros(len(found) - len(counts), np.int64)])
-        counts[: len(found)] += found
+        found = np.bincount(tokens[tokens < _MOST_IDS], minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
         counted += len(tokens)
     return counts, counted
 
