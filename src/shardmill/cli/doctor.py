@@ -152,9 +152,7 @@ def _measure_machine(found: Findings) -> None:
 
 
 def _try_disk(found: Findings, output: str) -> None:
-    folder = Path("." if is_url(output) else output)
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    folder = storage.existing(Path("." if is_url(output) else output))
     found.disk = {"folder": str(folder.resolve()), "free_bytes": storage.free_bytes(folder), "bytes_per_second": None}
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".shardmill-doctor-") as file:

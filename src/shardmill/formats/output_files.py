@@ -10,6 +10,7 @@ from pathlib import Path
 import xxhash
 
 from shardmill.errors import OutputError
+from shardmill.formats.shards import Shard, SplitName
 from shardmill.io import storage
 from shardmill.io.storage import GrowingFile
 from shardmill.system.names import show
@@ -213,6 +214,14 @@ class OutputFiles:
 
     def states(self) -> dict[str, FileState]:
         return {name: file.state() for name, file in list(self._files.items())} | self._uploaded
+
+    def shard(self, name: str, split: SplitName, tokens: int, offset: int = 0) -> Shard:
+        """A finished token file, as the manifest lists it."""
+        file = self._files.get(name)
+        state = file.state() if file is not None else self._uploaded[name]
+        return Shard(
+            name=name, split=split, tokens=tokens, bytes=state.bytes, checksums=state.all_checksums, offset=offset
+        )
 
     def sync(self) -> None:
         """Everything that states() reported before is on disk after, names included. May run concurrently with append."""

@@ -126,12 +126,12 @@ class Output:
 
     format: Format
     shape: Shape
-    val_tokens: int
-    """The validation set is the first so many tokens; 0: it is chosen elsewhere."""
-    index: bool
-    provenance: bool
     tokenizer: str
     """Its name, for people to read."""
+    val_tokens: int = 0
+    """The validation set is the first so many tokens; 0: it is chosen elsewhere."""
+    index: bool = False
+    provenance: bool = False
     sources: Sequence[str] = ()
     """The paths of the inputs, by the numbers that documents refer to them with."""
     vocabulary: Tokenizer | None = None

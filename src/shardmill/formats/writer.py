@@ -64,17 +64,9 @@ class ShardFiles:
             self._files.patch(self._name(len(self._sizes) - 1), header)
 
     def shards(self) -> tuple[Shard, ...]:
-        states = self._files.states()
         return tuple(
-            Shard(
-                name=name,
-                split=self._split,
-                tokens=tokens,
-                bytes=states[name].bytes,
-                checksums=states[name].all_checksums,
-                offset=self._output.header_bytes,
-            )
-            for name, tokens in ((self._name(number), tokens) for number, tokens in enumerate(self._sizes))
+            self._files.shard(self._name(number), self._split, tokens, self._output.header_bytes)
+            for number, tokens in enumerate(self._sizes)
         )
 
     def _begin_shard(self) -> None:

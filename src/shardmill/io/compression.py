@@ -176,8 +176,7 @@ class Decompressed:
 
     def read(self, offset: int, length: int) -> bytes:
         """As in every Reader; a damaged stream ends where the damage is (see damage)."""
-        found = self.pieces(offset, length)
-        return found[0] if len(found) == 1 else b"".join(found)
+        return b"".join(self.pieces(offset, length))
 
     def pieces(self, offset: int, length: int) -> list[bytes]:
         """The same, in pieces."""

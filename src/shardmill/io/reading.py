@@ -107,22 +107,17 @@ class InputReader:
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly the bytes [offset, offset + length), fewer only at the end that the file had when opened."""
-        length = min(length, self.size - offset)
-        chunks: list[bytes] = []
-        missing = length
-        while missing > 0:
-            try:
-                chunk = os.pread(self._fd, missing, offset + length - missing)
-            except OSError as e:
-                raise input_error(self.path, e) from e
-            if not chunk:
-                raise InputError(
-                    f"{show(self.path)}: ends at byte {offset + length - missing:,} but had {self.size:,} bytes when the job began; "
-                    "it was truncated while it was read. Restore the file, then run the same command again."
-                )
-            chunks.append(chunk)
-            missing -= len(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        length = max(0, min(length, self.size - offset))
+        try:
+            data = _pread(self._fd, length, offset)
+        except OSError as e:
+            raise input_error(self.path, e) from e
+        if len(data) < length:
+            raise InputError(
+                f"{show(self.path)}: ends at byte {offset + len(data):,} but had {self.size:,} bytes when the job began; "
+                "it was truncated while it was read. Restore the file, then run the same command again."
+            )
+        return data
 
     @property
     def descriptor(self) -> int:
@@ -242,14 +237,19 @@ def read_whole(path: str, size: int) -> tuple[bytes, os.stat_result]:
     try:
         fd = os.open(path, os.O_RDONLY)
         try:
-            data = os.pread(fd, size, 0)
-            while len(data) < size and (more := os.pread(fd, size - len(data), len(data))):
-                data += more
-            return data, os.fstat(fd)
+            return _pread(fd, size, 0), os.fstat(fd)
         finally:
             os.close(fd)
     except OSError as e:
         raise input_error(path, e) from e
+
+
+def _pread(fd: int, length: int, offset: int) -> bytes:
+    """As os.pread, but short reads are completed."""
+    data = os.pread(fd, length, offset)
+    while len(data) < length and (more := os.pread(fd, length - len(data), offset + len(data))):
+        data += more
+    return data
 
 
 def sample(path: str) -> str:

@@ -298,11 +298,16 @@ def check_writable(folder: Path) -> None:
         probe.unlink()
 
 
-def free_bytes(folder: Path) -> int:
-    """Free space on the disk where folder is, or will be."""
+def existing(folder: Path) -> Path:
+    """The folder, or the one above it in which it would be created."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return folder
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space on the disk where folder is, or will be."""
+    return shutil.disk_usage(existing(folder)).free
 
 
 def worth_dropping(total_bytes: int) -> bool:

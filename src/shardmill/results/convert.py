@@ -222,7 +222,6 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
     return Output(
         format=found,
         shape=registry.choose_shape(found, dtype, shard_tokens, sample_tokens),
-        val_tokens=0,
         index=target.index or (same and all(corpus.manifest.job["choices"].get("index") for corpus in corpora)),
         provenance=all(corpus.sidecar("places", name) for corpus in corpora for name in SPLITS if name in corpus),
         tokenizer=tokenizer,
@@ -239,9 +238,7 @@ def _rows(found: Format, target: Target, tokenizer: str) -> Output:
     return Output(
         format=found,
         shape=Shape(dtype=dtype, shard_tokens=shard, sample_tokens=sample),
-        val_tokens=0,
         index=sample is None,
-        provenance=False,
         tokenizer=tokenizer,
     )
 

@@ -59,17 +59,9 @@ class ParquetRows:
         self._close()
 
     def shards(self) -> tuple[Shard, ...]:
-        states = self._files.states()
         return tuple(
-            Shard(
-                name=name,
-                split=split,
-                tokens=tokens,
-                bytes=states[name].bytes,
-                checksums=states[name].all_checksums,
-            )
+            self._files.shard(PARQUET.file_name(split, number), split, tokens)
             for (split, number), tokens in self._tokens.items()
-            if (name := PARQUET.file_name(split, number))
         )
 
     def sidecars(self) -> tuple[SidecarFile, ...]:
