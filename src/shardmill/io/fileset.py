@@ -21,6 +21,8 @@ from shardmill.system.names import is_url, show, without_secrets
 
 # Idle readers, kept to continue where they stopped, each holding at most 10 MiB: tokens and an index, for two threads.
 _IDLE_READERS = 4
+_READ_BYTES = 1 << 20
+_LONGEST_LINE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,18 @@ class StoredFile:
 
     def read(self, offset: int, length: int) -> bytes:
         return self.fileset.read(self.name, offset, length)
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines without their ends, streamed; the file may be a stranger's, so one that is very long is a ValueError."""
+        at, rest = 0, b""
+        while data := self.read(at, _READ_BYTES):
+            at += len(data)
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > _LONGEST_LINE:
+                raise ValueError("it is too long")
+            yield from lines
+        if rest:
+            yield rest
 
 
 def open_fileset(folder: str | Path, network_seconds: float = NETWORK_SECONDS) -> FileSet:

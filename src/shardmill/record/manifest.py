@@ -15,7 +15,7 @@ from shardmill.errors import OutputError
 from shardmill.formats.output_files import checksums_of
 from shardmill.formats.registry import FORMATS
 from shardmill.formats.shards import Shard, SidecarFile, SplitText
-from shardmill.io.fileset import FileSet, LocalFiles
+from shardmill.io.fileset import FileSet
 from shardmill.record.untrusted import LARGEST_NUMBER, brief, build, check_depth, typed
 from shardmill.spec import Spec, hints_of, option_of
 from shardmill.system.names import show
@@ -195,11 +195,6 @@ def _choice_types() -> dict[str, set[type]]:
             kinds = {str} if origin is Literal else {list, NoneType}
         found[name] = kinds | {int} if float in kinds else kinds
     return found
-
-
-def read(folder: Path) -> Manifest | None:
-    """The manifest of the complete job in this folder; None: there is none."""
-    return of(LocalFiles(folder))
 
 
 def of(fileset: FileSet) -> Manifest | None:

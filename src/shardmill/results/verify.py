@@ -24,7 +24,7 @@ from shardmill.formats.shards import Shard, SidecarFile, SplitName, Tokens, Toke
 from shardmill.inputs.choose import Chooser
 from shardmill.inputs.find import find_inputs
 from shardmill.io import storage
-from shardmill.io.fileset import FileSet, open_fileset
+from shardmill.io.fileset import FileSet, StoredFile, open_fileset
 from shardmill.io.reading import Reader
 from shardmill.io.retry import NotFound
 from shardmill.job.block import Milled
@@ -233,14 +233,8 @@ def _check_rejects(fileset: FileSet, made: Manifest) -> Iterator[Problem]:
 
 def _listed_rejects(fileset: FileSet, side: SidecarFile) -> int:
     """A line is about one document, or as many records as it says."""
-    listed, rest = 0, b""
-    with fileset.open(side.name) as reader:
-        for data, _ in _chunks(reader, 0, side.bytes):
-            *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > _CHUNK_BYTES:
-                raise ValueError("it is too long")
-            listed += sum(int(json.loads(line)["records"]) if b'"records":' in line else 1 for line in lines)
-    return listed + bool(rest)
+    lines = StoredFile(fileset=fileset, name=side.name).lines()
+    return sum(int(json.loads(line)["records"]) if b'"records":' in line else 1 for line in lines)
 
 
 def _check_ends(corpus: Corpus) -> Iterator[Problem]:
