@@ -29,7 +29,7 @@ from shardmill.record.journal import Journal, Unfinished
 from shardmill.record.manifest import Counts, Manifest, Text
 from shardmill.record.untrusted import brief
 from shardmill.results.corpus import Corpus, open_corpus
-from shardmill.results.eot import cuts_of, everything, rows_files, stream_order
+from shardmill.results.eot import ORDERS, cuts_of, everything, rows_files, stream_order
 from shardmill.results.foreign import open_claimed
 from shardmill.spec import Claims, Dtype, OutputFormat, Spec, Target
 from shardmill.system.names import show
@@ -347,7 +347,7 @@ def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict
         "provenance": output.index and output.provenance,
         "eot": side,
     }
-    in_order = choices.get("split") in ("first-shard", "head", "tail", "nanogpt")
+    in_order = choices.get("split") in ORDERS
     if made_by == "convert" and not in_order and stream_order(corpora[0]) is not None:
         choices["split"] = "first-shard"
     elif made_by == "merge" and in_order:

@@ -21,7 +21,7 @@ _ROWS_AT_ONCE = 1 << 16
 _NO_INPUT = 1 << 62
 _NO_ENDS = np.empty(0, np.int64)
 _NO_PROVENANCE = np.empty((0, 2), np.uint64)
-_ORDERS: dict[str, tuple[SplitName, SplitName]] = {
+ORDERS: dict[str, tuple[SplitName, SplitName]] = {
     "first-shard": ("val", "train"),
     "head": ("val", "train"),
     "tail": ("train", "val"),
@@ -211,4 +211,4 @@ def stream_order(corpus: Corpus) -> tuple[SplitName, SplitName] | None:
     mode, made_by = corpus.manifest.job["choices"].get("split", "auto"), corpus.manifest.job.get("made_by")
     if made_by is None:
         mode = split_mode(FORMATS[corpus.format], mode)
-    return _ORDERS.get(mode) if made_by != "merge" else None
+    return ORDERS.get(mode) if made_by != "merge" else None

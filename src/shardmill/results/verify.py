@@ -328,21 +328,16 @@ def _verify_source(
         problem = Problem(file="source", what="is not what the result was made from: " + "; ".join(changed[:5]))
         return dataclasses.replace(checked, problems=(problem,))
     job = make_job(spec, files, vocabulary, limits)
-    job = dataclasses.replace(
-        job, checker=Checker(job.engines, CHECKED_SHARE, ~spec.seed)
-    )  # other samples than prepare
+    checker = Checker(job.engines, CHECKED_SHARE, ~spec.seed)  # other samples than prepare
+    job = dataclasses.replace(job, checker=checker)
     splitter = choose_splitter(job, None, lambda _: None, lambda _: None)
     comparison = _Comparison(corpus, job)
     problems: tuple[Problem, ...] = ()
-
-    def progress() -> None:
-        report(comparison.input_bytes, job.total_bytes)
-
     try:
-        mill_blocks(job, splitter, BEGINNING, comparison.place, progress)
+        mill_blocks(job, splitter, BEGINNING, comparison.place, lambda: report(comparison.input_bytes, job.total_bytes))
         comparison.finish()
     except _Different as e:
-        problems = (e.problem,)
+        problems = e.args
     except MismatchError as e:
         problems = (Problem(file="source", what=str(e)),)
     by_reference = comparison.input_bytes if job.engines.ours is None else comparison.checked_bytes
@@ -366,9 +361,7 @@ def _spec_of(corpus: Corpus, sources: Sequence[str | Path]) -> tuple[Spec, Token
 
 
 class _Different(Exception):
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.what)
-        self.problem = problem
+    """Its one argument is the Problem that was found."""
 
 
 class _Comparison:
