@@ -66,7 +66,7 @@ def refuse_unknown(opened: Opened) -> None:
 
 
 def _write_once(path: Path, split: Split) -> None:
-    """Find all ends and write them to a file, if it is not there yet: of many ranks one does it, and the others wait."""
+    """Find all ends and write them to a file, if it is not there yet: one of many ranks does it while the others wait."""
     if path.exists():
         return
     storage.make_folder(path.parent)
@@ -80,7 +80,7 @@ def _write_once(path: Path, split: Split) -> None:
 
 
 def begins_in(index: Mapped, starts: Numbers, length: int) -> Flags:
-    """Which of the length tokens after each start begin a document; the first always counts as one."""
+    """Which of the length tokens after each start begin a document; the first always counts as a beginning."""
     ends = index.array
     first = np.searchsorted(ends, starts, side="right")
     last = np.searchsorted(ends, starts + length, side="left")
@@ -121,5 +121,5 @@ def described(begins: Flags, most: int | None) -> Row:
 
 
 def masked(labels: npt.NDArray[np.int64], last: Flags, eot_id: int | None) -> None:
-    """Leave out the label after the last token of a document, which is of the next one; but to predict end-of-text is right."""
+    """Ignore the label of the last token of a document, which belongs to the next one, unless it is end-of-text."""
     labels[last if eot_id is None else last & (labels != eot_id)] = IGNORED

@@ -25,7 +25,7 @@ WINDOW = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """So many items of one length go into rows that have this much room, as many into each as fit."""
+    """Put this many items of one length into rows with this much room, as many into each as fit."""
 
     length: int
     room: int
@@ -140,7 +140,7 @@ def _items(starts: Numbers, sizes: Numbers, made: Packing) -> tuple[Numbers, Num
 
 
 def best_fit(histogram: Numbers, capacity: int) -> Iterator[Step]:
-    """The steps that place so many items of each length, the longest first, each into the fullest row with room for it.
+    """The steps that place the items of a histogram of lengths, longest first, each into the fullest row with room for it.
 
     An item that fits twice goes into the same row again, since no other has less room: so rows are filled one by one.
     """
@@ -192,7 +192,7 @@ def _rows_of(lengths: Numbers, histogram: Numbers, capacity: int) -> Numbers:
 
 
 def _take(stack: list[Numbers], count: int) -> Numbers:
-    """The last so many of a stack of rows."""
+    """Pop this many rows off the stack."""
     taken = []
     while count:
         last = stack.pop()

@@ -28,7 +28,7 @@ LongDocuments = Literal["fragment", "crop", "drop"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packing:
-    """What a plan is, and what it costs: of all tokens, those lost; of all places in rows, those padded."""
+    """What a plan is, and what it costs: tokens that are lost, and places in rows that are padding."""
 
     length: int
     long: LongDocuments

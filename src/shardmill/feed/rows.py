@@ -75,7 +75,7 @@ class PlainRows:
 
 
 def _next(ends: Ids, starts: Numbers) -> Numbers:
-    """Where the first document begins at or after each start; where there is none, behind everything."""
+    """Where the first document begins at or after each start; where there is none, the largest number."""
     found = np.searchsorted(ends, starts)
     return np.where(found < len(ends), ends[np.minimum(found, len(ends) - 1)], np.iinfo(np.int64).max)
 
@@ -96,7 +96,7 @@ class PlannedRows:
 
     def read(self, numbers: Numbers) -> Rows:
         starts, lengths, goes_on, row = self._plan.spans(numbers)
-        # One token more of each span is the label of its last; the last span of all has none.
+        # One more token of each span is the label of its last token; the very last span has none.
         counts = np.minimum(lengths + 1, self.opened.files.tokens - starts)
         raw = self.opened.files.read(starts, counts)
         behind = np.cumsum(counts)

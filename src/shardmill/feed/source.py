@@ -1,4 +1,4 @@
-"""A folder of token files → its tokens by position, read many spans at a time, and refused if they change meanwhile."""
+"""A folder of token files → its tokens by position, read many spans at a time; an error if they change while in use."""
 
 import contextlib
 import os
@@ -101,7 +101,7 @@ class _File:
 
 @dataclass(slots=True)
 class _Descriptor:
-    """An open file, closed with its last user: a thread may still read what another one no longer keeps."""
+    """An open file, closed with its last user: one thread may still read it when another has dropped it."""
 
     number: int
     checked: float = field(default=-1.0)
@@ -184,7 +184,7 @@ class TokenFiles:
         return found
 
     def stamp(self) -> str:
-        """Another one if a file is another, or was changed."""
+        """Differs if any file is another one, or was changed."""
         files = [(os.path.abspath(file.path), *file.version) for file in self.files]
         return xxhash.xxh3_64_hexdigest(repr(files).encode())
 

@@ -36,12 +36,12 @@ class Origin:
 
 
 class Windows:
-    """Rows of `length` tokens as a pure function of the number of the sample: nothing is built, nothing has a state.
+    """Rows of `length` tokens as a pure function of the sample number: nothing is built, nothing has a state.
 
-    corpora: a folder, a Source (with split="val" for the validation set), or several of them by name. seed: every row of a corpus once per epoch, in an order that
-    the seed decides; None: in the order of the text. weights: how many tokens are from each corpus, or stages
-    [(0, {...}), (200_000, {...})] by sample; without, in proportion to their rows. documents: also say where documents
-    begin, and do not predict across. vocabulary_size: refuse ids that the model does not have.
+    corpora: a folder, a Source (with split="val" for the validation set), or several of them by name. seed: shuffles the
+    rows, each of which comes once per epoch; None: in the order of the text. weights: the share of tokens from each
+    corpus, or stages [(0, {...}), (200_000, {...})] by sample; by default in proportion to their rows. documents: also
+    say where documents begin, and do not predict across them. vocabulary_size: refuse ids that the model does not have.
 
     >>> rows = shardmill.Windows("data", length=64, seed=1)
     >>> rows[0]["input_ids"].shape, rows[:8]["labels"].shape

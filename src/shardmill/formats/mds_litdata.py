@@ -104,7 +104,7 @@ def _base_name(shard: Shard) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """A shard whose samples vary in length. Their offsets are read with each access, so many take no memory."""
+    """A shard whose samples vary in length. Their offsets are read on every access, so even millions take no memory."""
 
     file: StoredFile
     samples: int

@@ -49,7 +49,7 @@ class OutputFiles:
     def __init__(
         self, folder: Path, states: dict[str, FileState], *, drop_behind: bool, uploaded: Collection[str] = ()
     ) -> None:
-        """uploaded: those that are in the object store already, and no longer in the folder."""
+        """uploaded: files that are already in the object store and no longer in the folder."""
         self.folder = folder
         self._drop_behind = drop_behind
         self._files: dict[str, _CheckedFile] = {}
@@ -80,13 +80,13 @@ class OutputFiles:
             file, at, data = self._files[name].place(data)
             file.write(at, data)
             return
-        with self._written:  # before it has its place: a checkpoint waits for it
+        with self._written:  # before it gets its offset: a checkpoint must wait for it
             self._unwritten.add(placed)
         placed.writes.append(self._files[name].place(data))
 
     @contextlib.contextmanager
     def placing(self) -> "Iterator[Placed]":
-        """What is appended inside has its place and its checksum then, and is written by Placed.write."""
+        """Bytes appended inside get their offsets and checksums now, and are written later by Placed.write."""
         placed = self._placing = Placed(self)
         try:
             yield placed
@@ -97,7 +97,7 @@ class OutputFiles:
             self._placing = None
 
     def done(self, placed: "Placed", error: BaseException | None = None) -> None:
-        """All of it is written, or will never be."""
+        """All of it is written, or never will be."""
         with self._written:
             self._failed = self._failed or error
             self._unwritten.discard(placed)
@@ -105,11 +105,11 @@ class OutputFiles:
 
     @property
     def failed(self) -> bool:
-        """Something that has its place was not written, so no checkpoint can be made."""
+        """Writing something that already had its offset failed, so there can be no more checkpoints."""
         return self._failed is not None
 
     def _wait_until_written(self) -> None:
-        """Wait for everything that has its place now."""
+        """Wait until everything that has an offset by now is written."""
         with self._written:
             placed = set(self._unwritten)
             self._written.wait_for(lambda: placed.isdisjoint(self._unwritten))
@@ -171,7 +171,7 @@ class OutputFiles:
             self._uploaded[name] = self._files[name].state()  # first: states() must find it in one of the two
             self._files[name].growing.close()
         self._unlink(name)
-        del self._files[name]  # last: whoever waits for room writes at once
+        del self._files[name]  # last: a thread that waits for room writes as soon as this is done
 
     def _unlink(self, name: str) -> None:
         for path in (storage.inside(self.folder, name + storage.PARTIAL), storage.inside(self.folder, name)):
@@ -280,7 +280,7 @@ class OutputFiles:
 
 
 class Placed:
-    """Bytes that have their places in the files."""
+    """Bytes whose offsets in the files are decided, and which may not be written yet."""
 
     def __init__(self, files: OutputFiles) -> None:
         self._files = files
@@ -302,7 +302,8 @@ class Placed:
 def syncing(files: OutputFiles) -> Iterator[Callable[[int], None]]:
     """Sync in the background while more is copied, so that there is little to wait for at the end.
 
-    To be told how many bytes were written. A disk error is reported once, to whoever syncs, so it is raised here.
+    Yields a function to call with the number of bytes written. The system reports a disk error only once, to the thread
+    that syncs, so it is raised again here.
     """
     unsynced, under_way = 0, Future[None]()
     under_way.set_result(None)

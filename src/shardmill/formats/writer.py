@@ -106,7 +106,7 @@ class FormatWriter:
         self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance | None, text_bytes: int = 0
     ) -> None:
         """The next tokens of a split, where documents end among them, where each came from, and how much text they are."""
-        if places is None:  # nobody asks
+        if places is None:  # nothing records them
             places = _NOWHERE[: len(ends)] if len(ends) <= len(_NOWHERE) else np.zeros((len(ends), 2), np.uint64)
         room = self._output.val_tokens - self._splits["val"].tokens
         if split == "train" and room > 0:  # the first shard is the validation set

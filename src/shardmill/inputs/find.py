@@ -291,7 +291,7 @@ def _names(entries: Iterator[os.DirEntry[str]], chosen: Folder, search: _Search)
 
 
 def _nothing_taken(folder: str, left_out: Counter[str]) -> InputError:
-    """Of what is there, nothing is an input."""
+    """Nothing that is there is an input."""
     supported = f"Supported: {', '.join(FORMAT_OF_SUFFIX)}, each also compressed ({', '.join(SUFFIXES)})."
     if not left_out:
         return InputError(f"{show(folder)}: no text in this folder, which is empty. {supported}")

@@ -1,7 +1,7 @@
 """A compressed file → a Reader of its decompressed bytes: read forward, with a replay buffer.
 
 Files of many gzip members, zstd frames, bzip2 or xz streams are decompressed as one text. Input is taken in blocks
-at fixed offsets, so the number of compressed bytes behind each byte of text is always the same.
+at fixed offsets, so each byte of text always corresponds to the same number of compressed bytes.
 """
 
 import bisect
@@ -35,7 +35,7 @@ SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip
 LEAST_WINDOW = 8 << 20
 
 HEAD_BYTES = 64 << 10
-# Bytes of text that are numbered from here on count from a frame of which nobody knows how much text precedes it.
+# Offsets in the text from here on are relative to a frame before which there is an unknown amount of text.
 UNCOUNTED = 1 << 50
 
 _LOOK_BACK = 4 << 10
@@ -82,8 +82,8 @@ def zstd_text_bytes(frame: bytes) -> int | None:
 def promised_bytes(source: Reader, read: int, text: int) -> int | None:
     """How many bytes a file decompresses to, if it says: one zstd frame, gzip member or xz stream. Others give None.
 
-    So many bytes of it were read, and decompressed to so many. gzip keeps only the last 32 bits of the length: the one
-    nearest to what is likely is taken. A zstd frame without its length has blocks, nearly all of the same length.
+    read bytes of the file gave text bytes of text. gzip keeps only the last 32 bits of the length, so the length nearest
+    to what that ratio predicts is taken. A zstd frame without its length has blocks, nearly all of the same length.
     """
     size, head = source.size or 0, source.read(0, 18)
     end = source.read(max(0, size - 12), 12)
@@ -154,7 +154,7 @@ class Decompressed:
         self._jump = (0, 0)
         self._head = b""
         self.until: tuple[int, int] | None = None
-        """The text ends so many bytes after the beginning of the frame at this byte of the file."""
+        """(frame, bytes): the text ends this many bytes after the start of the frame at that byte of the file."""
         self._begin()
 
     @property

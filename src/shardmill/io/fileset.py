@@ -136,7 +136,7 @@ class RemoteFiles:
 
     @contextmanager
     def _reader(self, name: str, file: RemoteFile, offset: int) -> Iterator[RemoteReader]:
-        """An idle reader that is near, or a new one; nobody else uses it meanwhile."""
+        """An idle reader near this offset, or a new one, for the caller alone."""
         with self._lock:
             self._session = self._session or new_session()
             near = next((idle for idle in self._idle if idle[0] == name and idle[1].near(offset)), None)

@@ -45,7 +45,7 @@ def _end_of_zstd(source: Reader, at: int, head: bytes, most: int) -> int | None:
     """Where a frame ends; None: further away than that, or it makes no sense."""
     for end, is_last in zstd_blocks(source, at, head) if len(head) >= 9 else ():  # the shortest frame
         if is_last:
-            return end + (4 if head[4] & 4 else 0)  # behind the checksum
+            return end + (4 if head[4] & 4 else 0)  # after the checksum
         if end >= most:
             return None
     return None

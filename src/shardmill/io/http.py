@@ -1,6 +1,6 @@
 """One HTTP request for bytes of a remote file → its response, or an error that explains what is wrong with it.
 
-The only door to HTTP. A file is asked for by an Address, made anew for each request, since signatures expire.
+The only door to HTTP. Each request gets a new Address, since signatures expire.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class RemoteFile:
     advice: str = field(repr=False)
     """What to do when access is denied."""
     network_seconds: float
-    """Give up after so many seconds of failures."""
+    """Give up after this many seconds of failures."""
 
 
 def probe(file: RemoteFile) -> RemoteFile:

@@ -31,7 +31,7 @@ def locked(folder: Path, *, temporary: bool = False) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.unlink(path)  # while it is held: whoever has opened it sees that it is gone, and opens a new one
+            os.unlink(path)  # while it is held: another process that has it open notices, and opens a new one
         os.close(fd)
         if new or temporary:
             for below in (folder / "train", folder / "val", folder):

@@ -69,13 +69,13 @@ class GrowingFile:
         self.write(self.place(data.nbytes), data)
 
     def place(self, size: int) -> int:
-        """Where the next bytes of the file, so many, are to be written."""
+        """The offset at which the next bytes of the file, this many, are to be written."""
         self._reopen()
         at, self.bytes = self.bytes, self.bytes + size
         return at
 
     def write(self, at: int, data: memoryview) -> None:
-        """Write to such a place. Several threads may do so at once."""
+        """Write at such an offset. Several threads may do so at once."""
         with writing(self.path):
             _write(self._fd, data, at)
 
@@ -313,7 +313,7 @@ def free_bytes(folder: Path) -> int:
 def worth_dropping(total_bytes: int) -> bool:
     """Whether a job of this size would push other programs out of the page cache.
 
-    A small input stays there: whoever runs the command again should not have to read it from disk again.
+    A small input stays there: running the command again should not have to read it from disk.
     """
     return total_bytes > machine.available_memory() // 4
 

@@ -68,7 +68,7 @@ class Listed(NamedTuple):
 
 
 class Resolver:
-    """Looks up URLs. Made anew for every job, since it caches what it has listed."""
+    """Looks up URLs. A new one for every job, since it caches listings."""
 
     def __init__(self, network_seconds: float) -> None:
         self._network_seconds = network_seconds

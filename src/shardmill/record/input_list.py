@@ -41,7 +41,7 @@ def describe(files: InputFiles) -> Inputs:
 
 
 def in_manifest(lines: Iterator[bytes], count: int, total_bytes: int | None) -> Inputs:
-    """So many inputs, from a line for each; total_bytes is None if one is a pipe."""
+    """The inputs, from one line for each; total_bytes is None if one of them is a pipe."""
     if count <= MOST:
         return [json.loads(line) for line in lines]
     digest = xxhash.xxh3_128()
@@ -133,7 +133,7 @@ def _entry(line: bytes | None, *, paths: bool) -> dict[str, Any] | None:
 
 
 def times(files: InputFiles) -> list[int] | dict[str, Any]:
-    """When the inputs were modified, in nanoseconds: each, or of many the latest time and a checksum of all."""
+    """When the inputs were modified, in nanoseconds: a list, or if there are many, the latest time and a checksum of all."""
     if len(files) <= MOST:
         return [file.modified_ns for file in files]
     digest = xxhash.xxh3_128_hexdigest(files.modified.astype("<i8", copy=False).data)
@@ -141,7 +141,7 @@ def times(files: InputFiles) -> list[int] | dict[str, Any]:
 
 
 def modified_since(before: Any, files: InputFiles) -> list[str]:
-    """Inputs that were modified since times() returned this. Of many, those newer than all were then are named."""
+    """Inputs modified since times() returned this. If there are many, those newer than the latest time then are named."""
     now = times(files)
     comparable = isinstance(before, dict | list) and isinstance(before, list) == isinstance(now, list)
     if now == before or not comparable or len(now) != len(before):

@@ -271,7 +271,7 @@ def _begun(line: dict[str, Any], path: Path) -> Unfinished:
 
 def _job(job: dict[str, Any]) -> dict[str, Any]:
     check_job(job)
-    times, inputs = job.get("modified"), job["inputs"]  # of each input, or of many the latest: input_list.times
+    times, inputs = job.get("modified"), job["inputs"]  # a time per input, or the latest of many: input_list.times
     found = [type(time) for time in times] if isinstance(times, list) else type(times["last"]) if times else None
     if found not in (None, [int] * len(inputs) if isinstance(inputs, list) else int):
         raise ValueError("the modification times do not match the inputs")

@@ -230,7 +230,7 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
 
 
 def _rows(found: Format, target: Target, tokenizer: str) -> Output:
-    """Parquet: a row for each document, or with sample_tokens for each so many tokens."""
+    """Parquet: one row per document, or with sample_tokens one row per that many tokens."""
     if target.dtype != "auto" or target.index:
         raise UsageError("--format parquet: ids are int32, and rows say where documents end; drop --dtype and --index")
     dtype = registry.choose_dtype(found, 0, tokenizer, "auto")

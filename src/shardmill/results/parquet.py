@@ -51,7 +51,7 @@ class ParquetRows:
             )
 
     def finish(self) -> None:
-        """Tokens after the last document are one more; those that do not fill a row of a fixed length are left out."""
+        """Tokens after the last document become one more row; rows of a fixed length leave out a remainder that does not fill one."""
         rest = sum(map(len, self._held))
         if rest and self._output.shape.sample_tokens is None:
             self._rows(np.concatenate(self._held), np.array([0, rest]))

@@ -1,7 +1,7 @@
 """Large buffers that a thread uses again.
 
-To allocate megabytes, and to give them back, is work for the kernel that no other thread can do at the same time: it
-unmaps pages from all cores, and Python waits for it with the GIL.
+Allocating and freeing megabytes makes the kernel map and unmap pages on all cores. Only one thread can do that at a
+time, and Python holds the GIL meanwhile.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
-# Others come from Python's allocator, which is fast for them.
+# Smaller ones come from Python's allocator, which is fast at these sizes.
 _LEAST = 256 << 10
 _STEP = 64 << 10
-# Of those that nobody refers to, so many are kept.
+# The most unreferenced buffers that are kept.
 _MOST_FREE = 4
-# As sys.getrefcount sees it: the list, the variable and the argument refer to it.
+# What sys.getrefcount returns for these: the list, the variable and the argument refer to the buffer.
 _FREE = 3
 
 
@@ -32,7 +32,7 @@ _own = _Own()
 
 @contextlib.contextmanager
 def used_again() -> Iterator[None]:
-    """What this thread takes inside is kept for it, and taken again when nobody refers to it any more."""
+    """Buffers that this thread takes inside are kept, and handed out again once nothing refers to them."""
     _own.kept = []
     try:
         yield
@@ -41,7 +41,7 @@ def used_again() -> Iterator[None]:
 
 
 def take(size: int) -> Bytes:
-    """So many bytes to write to.
+    """A writable buffer of this many bytes.
 
     >>> with used_again():
     ...     first = take(1 << 20)
