@@ -50,7 +50,7 @@ def document_ends(opened: Opened) -> Mapped:
     ends = Mapped(path, np.dtype("<i8"))
     if not len(ends.array) or ends.array[-1] != len(split):
         raise InputError(
-            f"{show(path)}: does not end with the {len(split):,} tokens of {opened.shown}; the index is damaged, or of other tokens. Restore it, or prepare the output again"
+            f"{show(path)}: does not end with the {len(split):,} tokens of {opened.shown}; the index is damaged, or belongs to other tokens. Restore it, or prepare the output again"
         )
     return ends
 
@@ -61,7 +61,7 @@ def refuse_unknown(opened: Opened) -> None:
     divided = len(corpus) > 1 and corpus.manifest.counts.passages
     if not split.knows_documents or (split.ends is None and divided):
         raise UsageError(
-            f"{opened.shown}: the document boundaries are unknown: there is no index, and end-of-text tokens do not tell. Prepare it again with --index, or for files of another program pass eot_id"
+            f"{opened.shown}: the document boundaries are unknown: there is no index, and end-of-text tokens do not show them. Prepare it again with --index, or for files of another program pass eot_id"
         )
 
 

@@ -92,7 +92,7 @@ class Plan:
         return starts, lengths, goes_on, row
 
     def _damaged(self) -> InputError:
-        return InputError(f"{show(self.path)}: has rows that cannot be; it is damaged. Run shardmill pack again")
+        return InputError(f"{show(self.path)}: has impossible rows; it is damaged. Run shardmill pack again")
 
 
 def _read_header(path: Path) -> Packing:

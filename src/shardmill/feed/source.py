@@ -220,7 +220,7 @@ class Mapped:
         found, rest = divmod(size - offset, dtype.itemsize)
         self._count = found if count is None else count
         if (count is None and rest) or self._count > found:
-            raise InputError(f"{show(path)}: has {size:,} bytes, which cannot be; it was truncated. Make it again")
+            raise InputError(f"{show(path)}: has {size:,} bytes, an impossible size; it was truncated. Make it again")
         self.array = self._map()
 
     def _map(self) -> npt.NDArray[Any]:
@@ -251,5 +251,5 @@ def _version(file: str | Path | int) -> tuple[int, int]:
 
 def _changed(file: _File, how: str) -> InputError:
     return InputError(
-        f"{show(file.path)}: {how} since it was opened, so its rows are no longer those of this run; restore it, or open it anew"
+        f"{show(file.path)}: {how} since it was opened, so its rows are no longer those of this run; restore it, or open it again"
     )

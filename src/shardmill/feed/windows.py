@@ -149,7 +149,7 @@ class Windows:
         if self._vocabulary is not None and rows.largest >= self._vocabulary:
             row = int(samples[np.argmax(np.maximum(rows.inputs.max(axis=1), rows.labels.max(axis=1)))])
             raise InputError(
-                f"{self._rows[corpus].opened.shown}: has the id {rows.largest:,} in sample {row:,}, and the model's vocabulary ends at {self._vocabulary - 1:,}; the tokens are of another tokenizer, or vocabulary_size is too small"
+                f"{self._rows[corpus].opened.shown}: has the id {rows.largest:,} in sample {row:,}, and the model's vocabulary ends at {self._vocabulary - 1:,}; the tokens come from another tokenizer, or vocabulary_size is too small"
             )
         return rows
 
@@ -204,9 +204,9 @@ class Windows:
             raise UsageError(f"not a state that Windows.state gave ({type(e).__name__}: {show(str(e))})") from e
         if changed := differences(before, self._fingerprint(sample)):
             raise UsageError(
-                "the state is of other data, so the samples before it were other ones:\n  "
+                "the state belongs to other data, so other samples came before it:\n  "
                 + "\n  ".join(changed)
-                + "\nResume with the same corpora and options, or begin anew."
+                + "\nResume with the same corpora and options, or start over."
             )
         return sample
 
