@@ -94,8 +94,6 @@ class _File:
     path: str
     offset: int
     tokens: int
-    base: int
-    """How many tokens come before it."""
     version: tuple[int, int]
 
 
@@ -119,20 +117,17 @@ class TokenFiles:
     def __init__(self, split: Split) -> None:
         self.dtype: TokenType = split.dtype
         self.files: list[_File] = []
-        base = 0
         for file in split.files:
             if not isinstance(file, TokenFile):
                 raise UsageError(
                     f"{show(file.file.path)}: its samples vary in length; convert it first (shardmill convert)"
                 )
             path = file.file.path
-            made = _File(path=path, offset=file.offset, tokens=file.tokens, base=base, version=_version(path))
-            self.files.append(made)
-            base += file.tokens
-        self.tokens = base
-        self._ends = np.cumsum([file.tokens for file in self.files], dtype=np.int64)
+            self.files.append(_File(path=path, offset=file.offset, tokens=file.tokens, version=_version(path)))
+        offsets, counts = np.array([(file.offset, file.tokens) for file in self.files], np.int64).T
+        self.tokens, self._ends = len(split), np.cumsum(counts)
         # Where token 0 of the split would lie if each file held all tokens before its own.
-        self._offsets = np.array([file.offset - file.base * self.dtype.itemsize for file in self.files], np.int64)
+        self._offsets = offsets - (self._ends - counts) * self.dtype.itemsize
         self._open: dict[int, _Descriptor] = {}
         self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
