@@ -200,6 +200,5 @@ def _lines(found: Findings) -> list[str]:
         + (f"{speed / 1e6:,.0f} MB/s" if speed else "cannot be written to"),
         f"cache      {show(found.cache['folder'])}" + ("" if found.cache["writable"] else ": cannot be written to"),
     ]
-    return (
-        lines + [f"advice     {advice}" for advice in found.advice] + [f"PROBLEM    {each}" for each in found.problems]
-    )
+    lines += [f"advice     {advice}" for advice in found.advice]
+    return lines + [f"PROBLEM    {problem}" for problem in found.problems]

@@ -118,8 +118,3 @@ def described(begins: Flags, most: int | None) -> Row:
         "position_ids": columns - since,
         "cu_seqlens": limits,
     }
-
-
-def masked(labels: npt.NDArray[np.int64], last: Flags, eot_id: int | None) -> None:
-    """Ignore the label of the last token of a document, which belongs to the next one, unless it is end-of-text."""
-    labels[last if eot_id is None else last & (labels != eot_id)] = IGNORED

@@ -207,8 +207,7 @@ def _take(stack: list[Numbers], count: int) -> Numbers:
 def _sorted_stably(values: Numbers) -> Numbers:
     """Like argsort, by 16 bits at a time, which numpy sorts ten times faster."""
     order = np.argsort((values & 0xFFFF).astype(np.uint16), kind="stable")
-    if len(values) and int(values.max()) >> 16:
-        order = order[
-            np.argsort((values[order] >> 16).astype(np.uint32 if int(values.max()) >> 32 else np.uint16), kind="stable")
-        ]
+    if len(values) and (most := int(values.max())) >> 16:
+        high = (values[order] >> 16).astype(np.uint32 if most >> 32 else np.uint16)
+        order = order[np.argsort(high, kind="stable")]
     return order

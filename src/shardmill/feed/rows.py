@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import InputError
-from shardmill.feed.documents import IGNORED, Documents, Flags, begins_in, document_ends, masked
+from shardmill.feed.documents import IGNORED, Documents, Flags, begins_in, document_ends
 from shardmill.feed.order import Numbers
 from shardmill.feed.plan import Plan
 from shardmill.feed.source import Opened
@@ -50,8 +50,9 @@ class PlainRows:
         if self._index is None:
             return Rows(inputs=inputs, labels=labels, largest=largest)
         begins = begins_in(self._index, starts, length + 1)
-        labels = labels.copy()
-        masked(labels, begins[:, 1:], self.opened.split.eot_id)
+        # The label of a document's last token is of the next document, unless it is end-of-text.
+        labels, eot_id = labels.copy(), self.opened.split.eot_id
+        labels[begins[:, 1:] if eot_id is None else begins[:, 1:] & (labels != eot_id)] = IGNORED
         return Rows(inputs=inputs, labels=labels, begins=begins[:, :-1], largest=largest)
 
     def _starts(self, numbers: Numbers) -> Numbers:

@@ -77,11 +77,9 @@ class Windows:
         """Ids of two tokenizers mean different text. Files of other programs do not say whose they are."""
         made_by: dict[str, str] = {}
         for name, rows in self._named():
-            if (digest := rows.opened.corpus.manifest.job.get("tokenizer_sha256")) is not None:
-                made_by.setdefault(
-                    digest,
-                    f"{name or rows.opened.shown}: {rows.opened.corpus.manifest.job['choices'].get('tokenizer')}",
-                )
+            job = rows.opened.corpus.manifest.job
+            if (digest := job.get("tokenizer_sha256")) is not None:
+                made_by.setdefault(digest, f"{name or rows.opened.shown}: {job['choices'].get('tokenizer')}")
         if len(made_by) > 1:
             raise UsageError(
                 f"the corpora were made with different tokenizers ({show('; '.join(made_by.values()))}), so the same id means different text; prepare them again with one tokenizer"

@@ -8,6 +8,7 @@ holds it; the tokens. The shard begins with the number of samples and the offset
 
 import json
 from dataclasses import dataclass
+from posixpath import basename
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def mds_index(shards: tuple[Shard, ...], shape: Shape) -> bytes:
     listed = [
         {
             **_mds_config(shape),
-            "raw_data": {"basename": _base_name(shard), "bytes": shard.bytes, "hashes": {}},
+            "raw_data": {"basename": basename(shard.name), "bytes": shard.bytes, "hashes": {}},
             "samples": shard.tokens // shape.sample_tokens,
             "zip_data": None,
         }
@@ -63,7 +64,7 @@ def mds_index(shards: tuple[Shard, ...], shape: Shape) -> bytes:
 
 def litdata_index(shards: tuple[Shard, ...], shape: Shape) -> bytes:
     chunks = [
-        {"chunk_bytes": shard.bytes, "chunk_size": 1, "dim": shard.tokens, "filename": _base_name(shard)}
+        {"chunk_bytes": shard.bytes, "chunk_size": 1, "dim": shard.tokens, "filename": basename(shard.name)}
         for shard in shards
     ]
     config = {
@@ -96,10 +97,6 @@ def _mds_config(shape: Shape) -> dict[str, Any]:
 def _sample_bytes(shape: Shape) -> int:
     assert shape.sample_tokens
     return shape.sample_tokens * shape.dtype.itemsize
-
-
-def _base_name(shard: Shard) -> str:
-    return shard.name.rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

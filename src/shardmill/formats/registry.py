@@ -330,11 +330,10 @@ PARQUET = Format(
 
 
 def get(name: str) -> Format:
-    if name == PARQUET.name:
-        return PARQUET
-    if name not in FORMATS:
+    found = PARQUET if name == PARQUET.name else FORMATS.get(name)
+    if found is None:
         raise UsageError(f"format {name!r} is not known; choose one of {', '.join(FORMATS)}")
-    return FORMATS[name]
+    return found
 
 
 def split_mode(found: Format, asked: SplitMode) -> SplitMode:

@@ -99,17 +99,17 @@ class InputReader:
         self._dropped: int | None = None
         self._done = 0
         try:
-            self._fd = os.open(path, os.O_RDONLY)
+            self.descriptor = os.open(path, os.O_RDONLY)
         except OSError as e:
             raise input_error(path, e) from e
-        self.size: int = os.fstat(self._fd).st_size
-        advise(self._fd, 0, 0, "POSIX_FADV_SEQUENTIAL")
+        self.size: int = os.fstat(self.descriptor).st_size
+        advise(self.descriptor, 0, 0, "POSIX_FADV_SEQUENTIAL")
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly the bytes [offset, offset + length), fewer only at the end that the file had when opened."""
         length = max(0, min(length, self.size - offset))
         try:
-            data = _pread(self._fd, length, offset)
+            data = _pread(self.descriptor, length, offset)
         except OSError as e:
             raise input_error(self.path, e) from e
         if len(data) < length:
@@ -119,13 +119,9 @@ class InputReader:
             )
         return data
 
-    @property
-    def descriptor(self) -> int:
-        return self._fd
-
     def now(self) -> Iterator[tuple[int, int]]:
         """Size and modification time in ns: of the open file, and of the file that has its name now."""
-        opened = os.fstat(self._fd)
+        opened = os.fstat(self.descriptor)
         yield opened.st_size, opened.st_mtime_ns
         with contextlib.suppress(FileNotFoundError):  # removed, but read to its end
             named = os.stat(self.path)
@@ -144,12 +140,12 @@ class InputReader:
     def _drop(self) -> None:
         """Only what was read here: others may be reading what comes before."""
         if self._drop_behind and self._dropped is not None and self._done > self._dropped:
-            advise(self._fd, self._dropped, self._done - self._dropped, "POSIX_FADV_DONTNEED")
+            advise(self.descriptor, self._dropped, self._done - self._dropped, "POSIX_FADV_DONTNEED")
         self._dropped = self._done
 
     def close(self) -> None:
         self._drop()
-        os.close(self._fd)
+        os.close(self.descriptor)
 
     def __enter__(self) -> "InputReader":
         return self

@@ -248,8 +248,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> li
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
             lines += differences(before, after, "--" if name == "choices" else f"{place}{show(name)}.")
-        elif before != after and place == "--":
-            lines.append(f"{option_of(show(name))}: was {brief(before)}, is now {brief(after)}")
         elif before != after:
-            lines.append(f"{place}{show(name)}: was {brief(before)}, is now {brief(after)}")
+            what = option_of(show(name)) if place == "--" else place + show(name)
+            lines.append(f"{what}: was {brief(before)}, is now {brief(after)}")
     return lines

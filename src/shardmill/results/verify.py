@@ -6,6 +6,7 @@ _Comparison  takes the tokenized Blocks of the sources and compares them with th
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -259,16 +260,11 @@ def _check_offsets(corpus: Corpus) -> Iterator[Problem]:
             continue
         count = document_index.count_of(split.ends)
         at, same = 0, file.size == registry.NPY_BYTES + 8 * (count + 1)
-        for expected in _offsets(split.ends, count):
+        header = registry.npy_header(count + 1, "<i8") + bytes(8)
+        for expected in itertools.chain([header], (some.tobytes() for some in document_index.chunks(split.ends))):
             same, at = same and file.read(at, len(expected)) == expected, at + len(expected)
         if not same:
             yield Problem(file=file.name, what=f"does not say what {split.ends[-1].file.name} says")
-
-
-def _offsets(ends: document_index.Ends, count: int) -> Iterator[bytes]:
-    yield registry.npy_header(count + 1, "<i8") + bytes(8)
-    for some in document_index.chunks(ends):
-        yield some.tobytes()
 
 
 def _check_text(corpus: Corpus) -> Iterator[Problem]:
