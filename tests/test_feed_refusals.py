@@ -39,7 +39,7 @@ def test_ids_that_the_model_does_not_have(tmp_path):
     rows = Windows(positions(tmp_path, 101), length=10, seed=None, vocabulary_size=96)
     refused(
         InputError,
-        f"{tmp_path} (train): has the id 100 in sample 9, and the model's vocabulary ends at 95; the tokens are of another tokenizer, or vocabulary_size is too small",
+        f"{tmp_path} (train): has the id 100 in sample 9, and the model's vocabulary ends at 95; the tokens come from another tokenizer, or vocabulary_size is too small",
         lambda: rows.batch(range(10)),
     )
 
@@ -62,7 +62,7 @@ def test_a_damaged_index(out):
     path = out / "train.ends"
     ends = np.fromfile(path, "<u8")
     damaged = {
-        f"{path}: does not end with the {ends[-1]:,} tokens of {out} (train); the index is damaged, or of other tokens. Restore it, or prepare the output again": ends[:-1],
+        f"{path}: does not end with the {ends[-1]:,} tokens of {out} (train); the index is damaged, or belongs to other tokens. Restore it, or prepare the output again": ends[:-1],
         f"{path}: the ends of documents are not in ascending order; the index is damaged. Restore it, or prepare the output again": np.append(np.random.default_rng(1).permutation(ends[:-1]), ends[-1]),
     }  # fmt: skip
     for message, data in damaged.items():
@@ -104,7 +104,7 @@ def test_files_that_change_while_they_are_read(out, monkeypatch, name, how):
         assert (rows.batch(range(8))["input_ids"] == first["input_ids"]).all()
         return
     message = (
-        "was changed since it was opened, so its rows are no longer those of this run; restore it, or open it anew"
+        "was changed since it was opened, so its rows are no longer those of this run; restore it, or open it again"
         if name == "train.bin"
         else "was changed or removed since it was opened; restore it, and start again"
     )

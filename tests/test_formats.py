@@ -316,7 +316,7 @@ def test_an_error_in_the_writing_stops_the_job(tmp_path, monkeypatch):
     def full(_self, *_):
         raise TemporaryError("no space left")
 
-    monkeypatch.setattr(GrowingFile, "append", full)
+    monkeypatch.setattr(GrowingFile, "write", full)
     with pytest.raises(TemporaryError, match="no space left"):
         mill(tmp_path)
 

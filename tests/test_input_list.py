@@ -15,6 +15,7 @@ from shardmill import Limits, Spec, Target, prepare, verify
 from shardmill.errors import OutputError
 from shardmill.inputs.find import find_inputs
 from shardmill.inputs.input_files import InputFiles
+from shardmill.io.fileset import LocalFiles
 from shardmill.io.reading import InputFile
 from shardmill.record import input_list, manifest
 
@@ -56,7 +57,7 @@ def test_the_manifest_counts_them_and_the_list_names_them(folder):
     }  # fmt: skip
     (side,) = [side for side in made.sidecars if side.kind == "inputs"]
     assert side.name == input_list.NAME and side.bytes == len(data) and side.split is None
-    assert manifest.read(folder / "out") == made and len((folder / "out/run.json").read_text()) < 1000
+    assert manifest.of(LocalFiles(folder / "out")) == made and len((folder / "out/run.json").read_text()) < 1000
 
 
 def test_few_inputs_stay_in_the_manifest(folder):

@@ -8,6 +8,7 @@ import pytest
 import shardmill
 from shardmill import Limits, Spec, prepare, verify
 from shardmill.errors import OutputError
+from shardmill.io.fileset import LocalFiles
 from shardmill.record import manifest
 
 
@@ -32,7 +33,7 @@ def test_every_document_and_byte_is_accounted_for(spec, tmp_path):
 
 def test_reading_gives_back_what_was_written(spec):
     made = prepare(spec)
-    assert manifest.read(made.output) == made.manifest
+    assert manifest.of(LocalFiles(made.output)) == made.manifest
 
 
 def test_the_format_number_comes_first_and_an_unknown_one_is_refused(spec, tmp_path):
@@ -52,7 +53,7 @@ def test_a_manifest_of_format_1_is_read_without_its_checksum(spec, tmp_path):
     content = json.loads(file.read_bytes())
     del content["checksum"]
     file.write_text(json.dumps({**content, "format": 1}))
-    assert manifest.read(tmp_path / "out") == dataclasses.replace(made, format=1)
+    assert manifest.of(LocalFiles(tmp_path / "out")) == dataclasses.replace(made, format=1)
     assert prepare(spec).already_complete and verify(tmp_path / "out").ok
     assert shardmill.open(tmp_path / "out").tokens == made.tokens
 

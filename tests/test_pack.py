@@ -172,7 +172,7 @@ def test_a_plan_of_another_corpus_or_length_and_a_damaged_one_are_refused(corpus
         "it was truncated": whole[:5000],
         "size|truncated": whole[:-8],
         "damaged": whole[:HEADER_BYTES] + b"\xff" * 12 * spans + whole[HEADER_BYTES + 12 * spans :],
-        "rows that cannot be": whole[: HEADER_BYTES + 12 * spans] + b"\0" * (len(whole) - HEADER_BYTES - 12 * spans),
+        "impossible rows": whole[: HEADER_BYTES + 12 * spans] + b"\0" * (len(whole) - HEADER_BYTES - 12 * spans),
     }
     for why, data in changes.items():
         path.write_bytes(data)

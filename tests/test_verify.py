@@ -17,6 +17,7 @@ from samples import ENGLISH, SAMPLES
 from shardmill import Limits, Spec, prepare, verify
 from shardmill.errors import OutputError, UsageError
 from shardmill.formats import output_files, registry
+from shardmill.io.fileset import LocalFiles
 from shardmill.record import manifest
 
 LIMITS = Limits(workers=2, block_bytes=4000)
@@ -161,7 +162,7 @@ def test_a_result_that_goes_on_after_the_text_is_found(made, out):
     ids = np.append(np.fromfile(out / "val.bin", "<u2"), np.uint16(7))
     ids.tofile(out / "val.bin")
     checksum = shardmill.results.verify.xxhash.xxh3_64_hexdigest(ids.tobytes())
-    val = next(i for i, file in enumerate(manifest.read(out).files) if file.split == "val")
+    val = next(i for i, file in enumerate(manifest.of(LocalFiles(out)).files) if file.split == "val")
     rewrite(out, lambda c: c["files"][val].update(checksums=[checksum], bytes=ids.nbytes, tokens=len(ids)))
     assert "stand for 5,077 bytes of text" in verify(out).problems[0].what
     rewrite(out, lambda c: c.pop("text"))  # as earlier versions wrote it

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -245,10 +246,14 @@ class Limits:
         return Path(self.cache) if self.cache is not None else Path.home() / ".cache" / "shardmill"
 
 
+hints_of = cache(get_type_hints)
+
+
+@cache
 def choices_of(kind: type) -> dict[str, tuple[str, ...]]:
     """The fields of a Spec, Target or Limits that take one of a few words, and these words."""
     found = {}
-    for name, hint in get_type_hints(kind).items():
+    for name, hint in hints_of(kind).items():
         for literal in (hint, *get_args(hint)):
             if get_origin(literal) is Literal:
                 found[name] = get_args(literal)
@@ -272,7 +277,8 @@ def _keep_as_tuples(value: Any, *names: str) -> None:
 
 
 def _check_choices(value: Any) -> None:
-    for name, words in choices_of(type(value)).items():
+    kind: Any = type(value)
+    for name, words in choices_of(kind).items():
         found = getattr(value, name)
         if found not in words and found != value.__dataclass_fields__[name].default:
             raise UsageError(f"{option_of(name)} {found!r}: is not known; choose one of {', '.join(words)}")

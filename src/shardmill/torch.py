@@ -204,7 +204,7 @@ def _tensors(batch: dict[str, Any]) -> Tensors:
 
 
 def _put(made: "queue.Queue[Any]", value: object, stop: threading.Event) -> None:
-    """Wait for room, unless nobody wants it any more."""
+    """Wait for room, unless the batches are no longer wanted."""
     while not stop.is_set():
         try:
             made.put(value, timeout=_POLL_SECONDS)

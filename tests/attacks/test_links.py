@@ -12,6 +12,7 @@ from shardmill import Limits, Spec, Target, prepare, verify
 from shardmill.errors import OutputError, ShardmillError
 from shardmill.formats.output_files import FileState, OutputFiles
 from shardmill.io import storage
+from shardmill.io.fileset import LocalFiles
 from shardmill.job import mill
 from shardmill.record import journal, manifest
 from shardmill.results import convert
@@ -55,7 +56,7 @@ MADE = {"job": JOB, "dtype": "uint16", "eot": {"id": None, "side": "none"}, "cou
 def plant(out, what):
     if what == "manifest":
         (out / manifest.NAME).write_bytes(signed(MADE))
-        assert manifest.read(out).sidecars[0].name == "train/index.json"
+        assert manifest.of(LocalFiles(out)).sidecars[0].name == "train/index.json"
         return
     state = {"bytes": 4, "keep": 0, "more": [], "tail": "0"}
     line = {

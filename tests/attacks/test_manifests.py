@@ -16,6 +16,7 @@ from mutations import mutated
 from shardmill import Limits, Spec, Target, prepare, verify
 from shardmill.cli.main import cli
 from shardmill.errors import OutputError, ShardmillError, UsageError
+from shardmill.io.fileset import LocalFiles
 from shardmill.record import manifest
 from shardmill.tokens import tokenizer
 
@@ -122,7 +123,7 @@ def test_a_strangers_manifest_is_refused_in_words_or_of_no_consequence(made, tmp
     content = data.draw(mutated(json.loads(right)))
     try:
         path.write_bytes(signed(content) if isinstance(content, dict) else json.dumps(content).encode())
-        read = outcome(lambda: manifest.read(out))
+        read = outcome(lambda: manifest.of(LocalFiles(out)))
         outcome(lambda: shardmill.open(out).sources)
         outcome(lambda: verify(out))
         outcome(lambda: prepare(spec_of(made, format), limits=LIMITS))
@@ -143,7 +144,7 @@ def test_deep_nesting_is_refused_in_words(tmp_path, depth, brackets):
     open_, close = brackets[:-1], brackets[-1]
     (tmp_path / manifest.NAME).write_text('{"format": 1, "job": ' + open_ * depth + "1" + close * depth + "}")
     with pytest.raises(OutputError, match="not a manifest"):
-        manifest.read(tmp_path)
+        manifest.of(LocalFiles(tmp_path))
 
 
 @pytest.fixture

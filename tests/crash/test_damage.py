@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jobs import command, drive, result
 
 from shardmill.errors import ShardmillError
+from shardmill.io.fileset import LocalFiles
 from shardmill.record import journal, manifest
 
 NAMES = [
@@ -67,7 +68,7 @@ def test_random_bytes_are_neither_a_journal_nor_a_manifest(tmp_path, data):
     (tmp_path / journal.NAME).write_bytes(data)
     (tmp_path / manifest.NAME).write_bytes(data)
     assert read_or_refuse(journal.read, tmp_path) is None
-    assert read_or_refuse(manifest.read, tmp_path) is None
+    assert read_or_refuse(manifest.of, LocalFiles(tmp_path)) is None
 
 
 @settings(max_examples=100)

@@ -74,7 +74,7 @@ SHRUNK = {
     "job.first_pass._WINDOW": 500,
     "results.document_index._CHUNK": 7,
     "formats.indexes._CHUNK": 7,
-    "formats.writer._MOVED_TOKENS": 13,
+    "formats.output_files._CHUNK_BYTES": 26,
     "results.verify._CHUNK_BYTES": 512,
     "io.storage._WRITE_BYTES": 100,
 }

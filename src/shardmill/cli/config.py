@@ -77,7 +77,7 @@ def _read(ctx: click.Context, _param: click.Parameter, file: str | None) -> None
         if name is None:
             raise UsageError(f"{show(file)}: {_unknown(key, names, ctx.command)}")
         if name in found:
-            raise UsageError(f"{show(file)}: {show(key)} is there twice, with two spellings; remove one of them")
+            raise UsageError(f"{show(file)}: {show(key)} is given twice, in two spellings; remove one of them")
         found[name] = _typed(params[name], value, f"{show(file)}: {show(key)}", ctx)
     ctx.default_map = found
 
@@ -103,7 +103,7 @@ def _parsed(file: str) -> dict[str, Any]:
 def _unknown(key: str, names: dict[str, str], command: click.Command) -> str:
     plain = key.replace("-", "_")
     if any(option_of(plain) in param.opts for param in command.params):
-        return f"{show(key)} is no part of a job; pass it on the command line"
+        return f"{show(key)} is not part of a job; pass it on the command line"
     close = difflib.get_close_matches(plain, names, 1)
     remedy = (
         f"did you mean {close[0].replace('_', '-')}?"

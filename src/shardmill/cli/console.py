@@ -198,11 +198,7 @@ def plural(count: int, word: str) -> str:
 
 
 def spread(found: "Range") -> str:
-    return (
-        f"{found.middle:,}"
-        if found.low == found.high
-        else f"{found.middle:,}, between {found.low:,} and {found.high:,}"
-    )
+    return f"{found.middle:,}" + (f", between {found.low:,} and {found.high:,}" if found.low != found.high else "")
 
 
 def print_json(content: dict[str, Any]) -> None:

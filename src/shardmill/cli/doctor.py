@@ -1,8 +1,6 @@
 """The command doctor: what shardmill finds on this machine, and whether everything works."""
 
 import dataclasses
-import importlib.metadata
-import importlib.util
 import os
 import platform
 import tempfile
@@ -85,6 +83,9 @@ def doctor(output: str, as_json: bool) -> None:
 
 
 def _find_versions(found: Findings) -> None:
+    import importlib.metadata  # slow to import, and needed nowhere else
+    import importlib.util
+
     found.versions = {"shardmill": shardmill.__version__, "python": platform.python_version()}
     for name in _LIBRARIES:
         try:
@@ -151,9 +152,7 @@ def _measure_machine(found: Findings) -> None:
 
 
 def _try_disk(found: Findings, output: str) -> None:
-    folder = Path("." if is_url(output) else output)
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    folder = storage.existing(Path("." if is_url(output) else output))
     found.disk = {"folder": str(folder.resolve()), "free_bytes": storage.free_bytes(folder), "bytes_per_second": None}
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".shardmill-doctor-") as file:
@@ -201,6 +200,5 @@ def _lines(found: Findings) -> list[str]:
         + (f"{speed / 1e6:,.0f} MB/s" if speed else "cannot be written to"),
         f"cache      {show(found.cache['folder'])}" + ("" if found.cache["writable"] else ": cannot be written to"),
     ]
-    return (
-        lines + [f"advice     {advice}" for advice in found.advice] + [f"PROBLEM    {each}" for each in found.problems]
-    )
+    lines += [f"advice     {advice}" for advice in found.advice]
+    return lines + [f"PROBLEM    {problem}" for problem in found.problems]

@@ -160,9 +160,8 @@ for _command in (*COMMANDS, pack, tokenizers, doctor):
     cli.add_command(_command)
 for _command in cli.commands.values():  # the group passes it on only when the command is called through it
     _command.context_settings.setdefault("help_option_names", ["-h", "--help"])
-    _command.short_help = _command.get_short_help_str(
-        limit=1000
-    )  # the whole sentence: click would cut it at 45 characters
+    # The whole sentence: click would cut it at 45 characters.
+    _command.short_help = _command.get_short_help_str(limit=1000)
 
 
 def main() -> NoReturn:

@@ -5,13 +5,13 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_origin
 
 import click
 from click.shell_completion import CompletionItem
 
 from shardmill.errors import UsageError
-from shardmill.spec import NETWORK_SECONDS, Limits, choices_of, option_of
+from shardmill.spec import NETWORK_SECONDS, Limits, choices_of, hints_of, option_of
 from shardmill.tokens.names import BUNDLED, ON_THE_HUB
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -168,7 +168,7 @@ def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
     default = None if field.default is dataclasses.MISSING else field.default
     if default is True:
         flag += f"/--no-{flag[2:]}"
-    words, hint = choices_of(kind).get(name), get_type_hints(kind)[name]
+    words, hint = choices_of(kind).get(name), hints_of(kind)[name]
     following: dict[str, Any] = {
         "type": click.Choice(words) if words else _TYPES.get(name),
         "default": default,
@@ -201,7 +201,7 @@ def options(kind: type, *names: str) -> Decorator:
 
 
 def limits_of(given: dict[str, Any]) -> Limits:
-    """Limits from the options, which are taken out, and from the environment."""
+    """Limits from the options and from the environment."""
     seconds = os.environ.get("SHARDMILL_NETWORK_SECONDS", "")
     if seconds and not seconds.isdecimal():
         raise UsageError(f"SHARDMILL_NETWORK_SECONDS={seconds}: is not a number of seconds; the default is 300")
@@ -209,5 +209,10 @@ def limits_of(given: dict[str, Any]) -> Limits:
     return Limits(
         cache=os.path.join(cache, "shardmill") if cache else None,
         network_seconds=float(seconds) if seconds else NETWORK_SECONDS,
-        **{field.name: given.pop(field.name) for field in dataclasses.fields(Limits) if field.name in given},
+        **taken(Limits, given),
     )
+
+
+def taken(kind: type, given: dict[str, Any]) -> dict[str, Any]:
+    """The options for fields of this kind, which are taken out."""
+    return {field.name: given.pop(field.name) for field in dataclasses.fields(kind) if field.name in given}

@@ -8,7 +8,7 @@ import click
 
 import shardmill
 from shardmill.cli.console import plural, print_json, say
-from shardmill.cli.options import COUNT, as_json, options
+from shardmill.cli.options import COUNT, as_json, options, taken
 from shardmill.spec import Claims
 from shardmill.system.names import show
 
@@ -62,9 +62,8 @@ def pack(source: str, strategy: str, split: Any, as_json: bool, **given: Any) ->
     FOLDER is an output of shardmill, or a local folder with token files of another program. Only where documents end
     is read; the result is a plan that shardmill.Windows reads beside the tokens.
     """
-    claims = {field.name: given.pop(field.name) for field in dataclasses.fields(Claims)}
     plan = Path(given.pop("output") or Path(source, f"{split}-{given['length']}.plan"))
-    made = shardmill.pack(shardmill.Source(path=source, split=split, **claims), output=plan, **given)
+    made = shardmill.pack(shardmill.Source(path=source, split=split, **taken(Claims, given)), output=plan, **given)
     if as_json:
         print_json({**dataclasses.asdict(made), "padded": made.padded, "plan": str(plan)})
     say("\n".join(_summary(made)))

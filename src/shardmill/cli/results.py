@@ -12,7 +12,7 @@ import click
 import shardmill
 from shardmill.cli.console import Reporter, bytes_per_token, load_line, plural, print_json, say, size
 from shardmill.cli.failures import ResultError
-from shardmill.cli.options import COUNT, as_json, files, folders, limits_of, option, options, quiet
+from shardmill.cli.options import COUNT, as_json, files, folders, limits_of, option, options, quiet, taken
 from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.spec import Claims, Limits, ReferenceShare, Spec, Target
 from shardmill.system.names import show
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 _COLOURS = ("black on bright_cyan", "black on bright_yellow")
 _SHOWN_TOKENS = 400
+_tokenizer = option(
+    Spec,
+    "tokenizer",
+    default=None,
+    show_default=False,
+    help="Path of the tokenizer.json that made the output, if it was not a bundled one.",
+)
 
 
 @click.command(
@@ -54,13 +61,7 @@ Examples:
     show_default=True,
     help="How much of the source to check with the reference tokenizer. All of it is tokenized and compared in any case.",
 )
-@option(
-    Spec,
-    "tokenizer",
-    default=None,
-    show_default=False,
-    help="Path of the tokenizer.json that made the output, if it was not a bundled one.",
-)
+@_tokenizer
 @options(Limits, "workers", "max_memory")
 @as_json
 @quiet
@@ -76,7 +77,7 @@ def verify(output: str, as_json: bool, quiet: bool, **given: Any) -> None:
     content = {"ok": found.ok, **dataclasses.asdict(found), "output": str(found.output)}
     for problem in found.problems:
         say(f"{show(output.rstrip('/') + '/' + problem.file)}: {show(problem.what)}")
-    if found.problems:
+    if not found.ok:
         raise ResultError(OutputError(f"{show(output)}: {plural(len(found.problems), 'problem')} found"), content)
     if as_json:
         print_json(content)
@@ -120,7 +121,7 @@ def convert(source: str, as_json: bool, **given: Any) -> None:
     FOLDER is an output of shardmill, which may be at a URL such as s3://BUCKET/FOLDER, or a local folder with files
     of one of the formats that another program made.
     """
-    claims = {field.name: given.pop(field.name) for field in dataclasses.fields(Claims)}
+    claims = taken(Claims, given)
     with Reporter("auto") as reporter:
         made = shardmill.convert(source, Target(**given), **claims, on_progress=reporter.copied)
     _summarize(made, given["output"], as_json=as_json)
@@ -143,13 +144,7 @@ def _summarize(made: "Manifest", output: str, *, as_json: bool) -> None:
 @click.command(epilog="\b\nExample:\n  shardmill inspect data/ --documents 3")
 @click.argument("output", metavar="OUTPUT", shell_complete=folders)
 @click.option("--documents", type=COUNT, default=1, show_default=True, help="How many documents of each split to show.")
-@option(
-    Spec,
-    "tokenizer",
-    default=None,
-    show_default=False,
-    help="Path of the tokenizer.json that made the output, if it was not a bundled one.",
-)
+@_tokenizer
 @as_json
 def inspect(output: str, documents: int, tokenizer: str | None, as_json: bool) -> None:
     """Show what is in an output: tokens, documents, their lengths, the most frequent tokens, and some text.

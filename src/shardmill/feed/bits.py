@@ -43,7 +43,7 @@ def bits_per_byte(nats: Any, ids: Any, sizes: npt.NDArray[Any]) -> float:
     known = targets >= 0
     if known.any() and int(targets.max()) >= len(sizes):
         raise UsageError(
-            f"the id {int(targets.max()):,} is beyond the {len(sizes):,} of the table; it is of another tokenizer"
+            f"the id {int(targets.max()):,} is beyond the {len(sizes):,} of the table; it comes from another tokenizer"
         )
     counted = np.where(known, np.asarray(sizes)[np.where(known, targets, 0)], 0)
     total = int(counted.sum(dtype=np.int64))

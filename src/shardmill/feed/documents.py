@@ -50,7 +50,7 @@ def document_ends(opened: Opened) -> Mapped:
     ends = Mapped(path, np.dtype("<i8"))
     if not len(ends.array) or ends.array[-1] != len(split):
         raise InputError(
-            f"{show(path)}: does not end with the {len(split):,} tokens of {opened.shown}; the index is damaged, or of other tokens. Restore it, or prepare the output again"
+            f"{show(path)}: does not end with the {len(split):,} tokens of {opened.shown}; the index is damaged, or belongs to other tokens. Restore it, or prepare the output again"
         )
     return ends
 
@@ -61,33 +61,26 @@ def refuse_unknown(opened: Opened) -> None:
     divided = len(corpus) > 1 and corpus.manifest.counts.passages
     if not split.knows_documents or (split.ends is None and divided):
         raise UsageError(
-            f"{opened.shown}: the document boundaries are unknown: there is no index, and end-of-text tokens do not tell. Prepare it again with --index, or for files of another program pass eot_id"
+            f"{opened.shown}: the document boundaries are unknown: there is no index, and end-of-text tokens do not show them. Prepare it again with --index, or for files of another program pass eot_id"
         )
 
 
 def _write_once(path: Path, split: Split) -> None:
-    """Find all ends and write them to a file, if it is not there yet: of many ranks one does it, and the others wait."""
+    """Find all ends and write them to a file, if it is not there yet: one of many ranks does it while the others wait."""
     if path.exists():
         return
     storage.make_folder(path.parent)
     with in_turn(path):
         if path.exists():
             return
-        file = storage.GrowingFile(path.with_name(f"{path.name}.{secrets.token_hex(8)}"))
-        try:
-            for some in split.document_ends():
-                file.append(memoryview(some.astype("<u8").tobytes()))
-            file.seal()
-            file.publish()
-            with storage.writing(path):
-                os.replace(file.path, path)
-        except BaseException:
-            file.abandon()
-            raise
+        made = path.with_name(f"{path.name}.{secrets.token_hex(8)}")  # where there are no locks, several are made
+        storage.write_whole(made, (some.astype("<u8").tobytes() for some in split.document_ends()))
+        with storage.writing(path):
+            os.replace(made, path)
 
 
 def begins_in(index: Mapped, starts: Numbers, length: int) -> Flags:
-    """Which of the length tokens after each start begin a document; the first always counts as one."""
+    """Which of the length tokens after each start begin a document; the first always counts as a beginning."""
     ends = index.array
     first = np.searchsorted(ends, starts, side="right")
     last = np.searchsorted(ends, starts + length, side="left")
@@ -125,8 +118,3 @@ def described(begins: Flags, most: int | None) -> Row:
         "position_ids": columns - since,
         "cu_seqlens": limits,
     }
-
-
-def masked(labels: npt.NDArray[np.int64], last: Flags, eot_id: int | None) -> None:
-    """Leave out the label after the last token of a document, which is of the next one; but to predict end-of-text is right."""
-    labels[last if eot_id is None else last & (labels != eot_id)] = IGNORED

@@ -25,7 +25,7 @@ _PATTERN_KEY = 0x6D69787475726573
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """From a sample on, so many of every BLOCK samples are from each corpus."""
+    """From sample `start` on, each corpus gives this many of every BLOCK samples."""
 
     start: int
     counts: tuple[int, ...]

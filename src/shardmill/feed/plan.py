@@ -28,7 +28,7 @@ LongDocuments = Literal["fragment", "crop", "drop"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packing:
-    """What a plan is, and what it costs: of all tokens, those lost; of all places in rows, those padded."""
+    """What a plan is, and what it costs: tokens that are lost, and places in rows that are padding."""
 
     length: int
     long: LongDocuments
@@ -92,7 +92,7 @@ class Plan:
         return starts, lengths, goes_on, row
 
     def _damaged(self) -> InputError:
-        return InputError(f"{show(self.path)}: has rows that cannot be; it is damaged. Run shardmill pack again")
+        return InputError(f"{show(self.path)}: has impossible rows; it is damaged. Run shardmill pack again")
 
 
 def _read_header(path: Path) -> Packing:

@@ -1,7 +1,6 @@
 """Numbers of rows → their tokens and labels: windows of a fixed length, or the rows of a plan."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import InputError
-from shardmill.feed.documents import IGNORED, Documents, Flags, begins_in, document_ends, masked
+from shardmill.feed.documents import IGNORED, Documents, Flags, begins_in, document_ends
 from shardmill.feed.order import Numbers
 from shardmill.feed.plan import Plan
-from shardmill.feed.source import Mapped, Opened
+from shardmill.feed.source import Opened
 from shardmill.system.names import show
 
 Ids = npt.NDArray[np.int64]
@@ -33,40 +32,36 @@ class PlainRows:
     """Windows of length tokens, one after the other, each with the token after it: every label is trained on once."""
 
     def __init__(self, opened: Opened, length: int, documents: Documents | None) -> None:
-        self.opened, self._length, self._documents = opened, length, documents
+        self.opened, self._length = opened, length
         self.count = (opened.files.tokens - 1) // length
         self.density = 1.0
         if self.count < 1:
             raise InputError(
                 f"{opened.shown}: has {opened.files.tokens:,} tokens, and a row takes {length + 1:,} (length + 1); choose a smaller length, or a larger corpus"
             )
-        if documents is not None:
-            _ = self.ends
-
-    @cached_property
-    def ends(self) -> Mapped:
-        return document_ends(self.opened)
+        self._index = document_ends(opened) if documents is not None else None
+        self._begins_with_documents = documents is not None and documents.begin
 
     def read(self, numbers: Numbers) -> Rows:
         length, starts = self._length, self._starts(numbers)
         raw = self.opened.files.read(starts, np.full(len(starts), length + 1))
         tokens = raw.astype(np.int64).reshape(len(starts), length + 1)
         inputs, labels, largest = tokens[:, :-1], tokens[:, 1:], int(raw.max(initial=0))
-        if self._documents is None:
+        if self._index is None:
             return Rows(inputs=inputs, labels=labels, largest=largest)
-        begins = begins_in(self.ends, starts, length + 1)
-        labels = labels.copy()
-        masked(labels, begins[:, 1:], self.opened.split.eot_id)
+        begins = begins_in(self._index, starts, length + 1)
+        # The label of a document's last token is of the next document, unless it is end-of-text.
+        labels, eot_id = labels.copy(), self.opened.split.eot_id
+        labels[begins[:, 1:] if eot_id is None else begins[:, 1:] & (labels != eot_id)] = IGNORED
         return Rows(inputs=inputs, labels=labels, begins=begins[:, :-1], largest=largest)
 
     def _starts(self, numbers: Numbers) -> Numbers:
         starts = numbers * self._length
-        if self._documents is None:
+        if self._index is None:
             return starts
-        self.ends.check()
-        if self._documents.begin:
-            ends, last = self.ends.array, self.opened.files.tokens - self._length - 1
-            begins = _next(ends, starts)
+        self._index.check()
+        if self._begins_with_documents:
+            begins, last = _next(self._index.array, starts), self.opened.files.tokens - self._length - 1
             near = (begins < starts + self._length) & (begins <= last)
             return np.where((starts > 0) & near, begins, starts)
         return starts
@@ -81,7 +76,7 @@ class PlainRows:
 
 
 def _next(ends: Ids, starts: Numbers) -> Numbers:
-    """Where the first document begins at or after each start; where there is none, behind everything."""
+    """Where the first document begins at or after each start; where there is none, the largest number."""
     found = np.searchsorted(ends, starts)
     return np.where(found < len(ends), ends[np.minimum(found, len(ends) - 1)], np.iinfo(np.int64).max)
 
@@ -100,13 +95,9 @@ class PlannedRows:
         self.count = made.rows
         self.density = (made.tokens - made.lost) / (made.rows * length)
 
-    @cached_property
-    def ends(self) -> Mapped:
-        return document_ends(self.opened)
-
     def read(self, numbers: Numbers) -> Rows:
         starts, lengths, goes_on, row = self._plan.spans(numbers)
-        # One token more of each span is the label of its last; the last span of all has none.
+        # One more token of each span is the label of its last token; the very last span has none.
         counts = np.minimum(lengths + 1, self.opened.files.tokens - starts)
         raw = self.opened.files.read(starts, counts)
         behind = np.cumsum(counts)

@@ -1,4 +1,4 @@
-"""A folder of token files → its tokens by position, read many spans at a time, and refused if they change meanwhile."""
+"""A folder of token files → its tokens by position, read many spans at a time; an error if they change while in use."""
 
 import contextlib
 import os
@@ -17,7 +17,6 @@ import xxhash
 from shardmill.errors import InputError, UsageError
 from shardmill.feed.order import Numbers
 from shardmill.formats.shards import SplitName, TokenType
-from shardmill.io.fileset import LocalFiles
 from shardmill.results.corpus import Corpus, Split, TokenFile
 from shardmill.results.foreign import open_claimed
 from shardmill.spec import Claims, Dtype, OutputFormat
@@ -95,14 +94,12 @@ class _File:
     path: str
     offset: int
     tokens: int
-    base: int
-    """How many tokens come before it."""
     version: tuple[int, int]
 
 
 @dataclass(slots=True)
 class _Descriptor:
-    """An open file, closed with its last user: a thread may still read what another one no longer keeps."""
+    """An open file, closed with its last user: one thread may still read it when another has dropped it."""
 
     number: int
     checked: float = field(default=-1.0)
@@ -120,20 +117,17 @@ class TokenFiles:
     def __init__(self, split: Split) -> None:
         self.dtype: TokenType = split.dtype
         self.files: list[_File] = []
-        base = 0
         for file in split.files:
-            if not isinstance(file, TokenFile) or not isinstance(file.file.fileset, LocalFiles):
+            if not isinstance(file, TokenFile):
                 raise UsageError(
                     f"{show(file.file.path)}: its samples vary in length; convert it first (shardmill convert)"
                 )
             path = file.file.path
-            made = _File(path=path, offset=file.offset, tokens=file.tokens, base=base, version=_version(path))
-            self.files.append(made)
-            base += file.tokens
-        self.tokens = base
-        self._ends = np.cumsum([file.tokens for file in self.files], dtype=np.int64)
+            self.files.append(_File(path=path, offset=file.offset, tokens=file.tokens, version=_version(path)))
+        offsets, counts = np.array([(file.offset, file.tokens) for file in self.files], np.int64).T
+        self.tokens, self._ends = len(split), np.cumsum(counts)
         # Where token 0 of the split would lie if each file held all tokens before its own.
-        self._offsets = np.array([file.offset - file.base * self.dtype.itemsize for file in self.files], np.int64)
+        self._offsets = offsets - (self._ends - counts) * self.dtype.itemsize
         self._open: dict[int, _Descriptor] = {}
         self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
@@ -185,7 +179,7 @@ class TokenFiles:
         return found
 
     def stamp(self) -> str:
-        """Another one if a file is another, or was changed."""
+        """Differs if any file is another one, or was changed."""
         files = [(os.path.abspath(file.path), *file.version) for file in self.files]
         return xxhash.xxh3_64_hexdigest(repr(files).encode())
 
@@ -221,7 +215,7 @@ class Mapped:
         found, rest = divmod(size - offset, dtype.itemsize)
         self._count = found if count is None else count
         if (count is None and rest) or self._count > found:
-            raise InputError(f"{show(path)}: has {size:,} bytes, which cannot be; it was truncated. Make it again")
+            raise InputError(f"{show(path)}: has {size:,} bytes, an impossible size; it was truncated. Make it again")
         self.array = self._map()
 
     def _map(self) -> npt.NDArray[Any]:
@@ -252,5 +246,5 @@ def _version(file: str | Path | int) -> tuple[int, int]:
 
 def _changed(file: _File, how: str) -> InputError:
     return InputError(
-        f"{show(file.path)}: {how} since it was opened, so its rows are no longer those of this run; restore it, or open it anew"
+        f"{show(file.path)}: {how} since it was opened, so its rows are no longer those of this run; restore it, or open it again"
     )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import InputError, UsageError
-from shardmill.feed.documents import Documents, described
+from shardmill.feed.documents import Documents, described, document_ends
 from shardmill.feed.mixture import Stages, draw, stages_of
 from shardmill.feed.order import Numbers, key_of, permuted, scrambled
 from shardmill.feed.rows import PlainRows, PlannedRows, Rows
@@ -36,12 +36,12 @@ class Origin:
 
 
 class Windows:
-    """Rows of `length` tokens as a pure function of the number of the sample: nothing is built, nothing has a state.
+    """Rows of `length` tokens as a pure function of the sample number: nothing is built, nothing has a state.
 
-    corpora: a folder, a Source (with split="val" for the validation set), or several of them by name. seed: every row of a corpus once per epoch, in an order that
-    the seed decides; None: in the order of the text. weights: how many tokens are from each corpus, or stages
-    [(0, {...}), (200_000, {...})] by sample; without, in proportion to their rows. documents: also say where documents
-    begin, and do not predict across. vocabulary_size: refuse ids that the model does not have.
+    corpora: a folder, a Source (with split="val" for the validation set), or several of them by name. seed: shuffles the
+    rows, each of which comes once per epoch; None: in the order of the text. weights: the share of tokens from each
+    corpus, or stages [(0, {...}), (200_000, {...})] by sample; by default in proportion to their rows. documents: also
+    say where documents begin, and do not predict across them. vocabulary_size: refuse ids that the model does not have.
 
     >>> rows = shardmill.Windows("data", length=64, seed=1)
     >>> rows[0]["input_ids"].shape, rows[:8]["labels"].shape
@@ -77,11 +77,9 @@ class Windows:
         """Ids of two tokenizers mean different text. Files of other programs do not say whose they are."""
         made_by: dict[str, str] = {}
         for name, rows in self._named():
-            if (digest := rows.opened.corpus.manifest.job.get("tokenizer_sha256")) is not None:
-                made_by.setdefault(
-                    digest,
-                    f"{name or rows.opened.shown}: {rows.opened.corpus.manifest.job['choices'].get('tokenizer')}",
-                )
+            job = rows.opened.corpus.manifest.job
+            if (digest := job.get("tokenizer_sha256")) is not None:
+                made_by.setdefault(digest, f"{name or rows.opened.shown}: {job['choices'].get('tokenizer')}")
         if len(made_by) > 1:
             raise UsageError(
                 f"the corpora were made with different tokenizers ({show('; '.join(made_by.values()))}), so the same id means different text; prepare them again with one tokenizer"
@@ -149,7 +147,7 @@ class Windows:
         if self._vocabulary is not None and rows.largest >= self._vocabulary:
             row = int(samples[np.argmax(np.maximum(rows.inputs.max(axis=1), rows.labels.max(axis=1)))])
             raise InputError(
-                f"{self._rows[corpus].opened.shown}: has the id {rows.largest:,} in sample {row:,}, and the model's vocabulary ends at {self._vocabulary - 1:,}; the tokens are of another tokenizer, or vocabulary_size is too small"
+                f"{self._rows[corpus].opened.shown}: has the id {rows.largest:,} in sample {row:,}, and the model's vocabulary ends at {self._vocabulary - 1:,}; the tokens come from another tokenizer, or vocabulary_size is too small"
             )
         return rows
 
@@ -172,8 +170,7 @@ class Windows:
                 f"{rows.opened.shown}: does not say where its documents came from; prepare it again with --index --provenance"
             )
         found, at = [], 0
-        rows.ends.check()
-        ends, sources = rows.ends.array, rows.opened.corpus.sources
+        ends, sources = document_ends(rows.opened).array, rows.opened.corpus.sources
         for start, length in rows.spans(row):
             first, last = np.searchsorted(ends, [start, start + length - 1], side="right").tolist()
             for document in range(first, last + 1):
@@ -205,9 +202,9 @@ class Windows:
             raise UsageError(f"not a state that Windows.state gave ({type(e).__name__}: {show(str(e))})") from e
         if changed := differences(before, self._fingerprint(sample)):
             raise UsageError(
-                "the state is of other data, so the samples before it were other ones:\n  "
+                "the state belongs to other data, so other samples came before it:\n  "
                 + "\n  ".join(changed)
-                + "\nResume with the same corpora and options, or begin anew."
+                + "\nResume with the same corpora and options, or start over."
             )
         return sample
 

@@ -8,6 +8,7 @@ holds it; the tokens. The shard begins with the number of samples and the offset
 
 import json
 from dataclasses import dataclass
+from posixpath import basename
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def mds_index(shards: tuple[Shard, ...], shape: Shape) -> bytes:
     listed = [
         {
             **_mds_config(shape),
-            "raw_data": {"basename": _base_name(shard), "bytes": shard.bytes, "hashes": {}},
+            "raw_data": {"basename": basename(shard.name), "bytes": shard.bytes, "hashes": {}},
             "samples": shard.tokens // shape.sample_tokens,
             "zip_data": None,
         }
@@ -63,7 +64,7 @@ def mds_index(shards: tuple[Shard, ...], shape: Shape) -> bytes:
 
 def litdata_index(shards: tuple[Shard, ...], shape: Shape) -> bytes:
     chunks = [
-        {"chunk_bytes": shard.bytes, "chunk_size": 1, "dim": shard.tokens, "filename": _base_name(shard)}
+        {"chunk_bytes": shard.bytes, "chunk_size": 1, "dim": shard.tokens, "filename": basename(shard.name)}
         for shard in shards
     ]
     config = {
@@ -98,25 +99,15 @@ def _sample_bytes(shape: Shape) -> int:
     return shape.sample_tokens * shape.dtype.itemsize
 
 
-def _base_name(shard: Shard) -> str:
-    return shard.name.rpartition("/")[2]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """A shard whose samples vary in length. Their offsets are read with each access, so many take no memory."""
+    """A shard whose samples vary in length. Their offsets are read on every access, so even millions take no memory."""
 
     file: StoredFile
     samples: int
     tokens: int
 
-    @property
-    def path(self) -> str:
-        return self.file.path
-
     def read(self, first: int, count: int, dtype: TokenType) -> Tokens:
-        if not count:
-            return np.empty(0, dtype)
         offsets = _offsets(self.file, self.samples)
         counts = _counts(self.file, offsets, dtype.itemsize)
         starts = np.cumsum(counts) - counts
@@ -129,7 +120,7 @@ class SampleFile:
             head = _head(size, tokens)
             if data[at : at + len(head)] != head:
                 raise InputError(
-                    f"{show(self.path)}: a sample at byte {int(offsets[begin]) + at:,} is not one row of {tokens:,} tokens; the shard is damaged, or its arrays have more than one dimension"
+                    f"{show(self.file.path)}: a sample at byte {int(offsets[begin]) + at:,} is not one row of {tokens:,} tokens; the shard is damaged, or its arrays have more than one dimension"
                 )
             found.append(data[at + len(head) : at + size])
             at += size

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import xxhash
 
 from shardmill.errors import OutputError
+from shardmill.formats.shards import Shard, SplitName
 from shardmill.io import storage
 from shardmill.io.storage import GrowingFile
 from shardmill.system.names import show
@@ -48,7 +49,7 @@ class OutputFiles:
     def __init__(
         self, folder: Path, states: dict[str, FileState], *, drop_behind: bool, uploaded: Collection[str] = ()
     ) -> None:
-        """uploaded: those that are in the object store already, and no longer in the folder."""
+        """uploaded: files that are already in the object store and no longer in the folder."""
         self.folder = folder
         self._drop_behind = drop_behind
         self._files: dict[str, _CheckedFile] = {}
@@ -76,15 +77,16 @@ class OutputFiles:
             self._files[name] = self._file(name, None)
             self._unlisted = True
         if (placed := self._placing) is None:
-            self._files[name].append(data)
+            file, at, data = self._files[name].place(data)
+            file.write(at, data)
             return
-        with self._written:
+        with self._written:  # before it gets its offset: a checkpoint must wait for it
             self._unwritten.add(placed)
         placed.writes.append(self._files[name].place(data))
 
     @contextlib.contextmanager
     def placing(self) -> "Iterator[Placed]":
-        """What is appended inside has its place and its checksum then, and is written by Placed.write."""
+        """Bytes appended inside get their offsets and checksums now, and are written later by Placed.write."""
         placed = self._placing = Placed(self)
         try:
             yield placed
@@ -95,7 +97,7 @@ class OutputFiles:
             self._placing = None
 
     def done(self, placed: "Placed", error: BaseException | None = None) -> None:
-        """All of it is written, or will never be."""
+        """All of it is written, or never will be."""
         with self._written:
             self._failed = self._failed or error
             self._unwritten.discard(placed)
@@ -103,11 +105,11 @@ class OutputFiles:
 
     @property
     def failed(self) -> bool:
-        """Something that has its place was not written, so no checkpoint can be made."""
+        """Writing something that already had its offset failed, so there can be no more checkpoints."""
         return self._failed is not None
 
     def _wait_until_written(self) -> None:
-        """Wait for everything that has its place now."""
+        """Wait until everything that has an offset by now is written."""
         with self._written:
             placed = set(self._unwritten)
             self._written.wait_for(lambda: placed.isdisjoint(self._unwritten))
@@ -169,7 +171,7 @@ class OutputFiles:
             self._uploaded[name] = self._files[name].state()  # first: states() must find it in one of the two
             self._files[name].growing.close()
         self._unlink(name)
-        del self._files[name]  # last: whoever waits for room writes at once
+        del self._files[name]  # last: a thread that waits for room writes as soon as this is done
 
     def _unlink(self, name: str) -> None:
         for path in (storage.inside(self.folder, name + storage.PARTIAL), storage.inside(self.folder, name)):
@@ -193,6 +195,11 @@ class OutputFiles:
             raise _changed(self.folder / name)
         return data
 
+    def copy(self, name: str, offset: int, length: int, to: str) -> None:
+        """Append bytes of one file to another."""
+        for at in range(offset, offset + length, _CHUNK_BYTES):
+            self.append(to, memoryview(self.read(name, at, min(_CHUNK_BYTES, offset + length - at))))
+
     def drop(self, name: str) -> None:
         """Not part of the result: forgotten now, removed when the others get their names."""
         if (file := self._files.pop(name, None)) is not None:
@@ -207,6 +214,14 @@ class OutputFiles:
 
     def states(self) -> dict[str, FileState]:
         return {name: file.state() for name, file in list(self._files.items())} | self._uploaded
+
+    def shard(self, name: str, split: SplitName, tokens: int, offset: int = 0) -> Shard:
+        """A finished token file, as the manifest lists it."""
+        file = self._files.get(name)
+        state = file.state() if file is not None else self._uploaded[name]
+        return Shard(
+            name=name, split=split, tokens=tokens, bytes=state.bytes, checksums=state.all_checksums, offset=offset
+        )
 
     def sync(self) -> None:
         """Everything that states() reported before is on disk after, names included. May run concurrently with append."""
@@ -265,7 +280,7 @@ class OutputFiles:
 
 
 class Placed:
-    """Bytes that have their places in the files."""
+    """Bytes whose offsets in the files are decided, and which may not be written yet."""
 
     def __init__(self, files: OutputFiles) -> None:
         self._files = files
@@ -283,33 +298,26 @@ class Placed:
         self._files.done(self)
 
 
-class Syncing:
-    """Syncs what is written while more is copied, so that there is little to wait for at the end."""
+@contextlib.contextmanager
+def syncing(files: OutputFiles) -> Iterator[Callable[[int], None]]:
+    """Sync in the background while more is copied, so that there is little to wait for at the end.
 
-    def __init__(self, files: OutputFiles, *, wanted: bool) -> None:
-        self._files, self._wanted = files, wanted
-        self._bytes = 0
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shardmill-sync")
-        self._under_way: Future[None] | None = None
+    Yields a function to call with the number of bytes written. The system reports a disk error only once, to the thread
+    that syncs, so it is raised again here.
+    """
+    unsynced, under_way = 0, Future[None]()
+    under_way.set_result(None)
 
-    def written(self, count: int) -> None:
-        self._bytes += count
-        if self._wanted and self._bytes >= _SYNC_BYTES and (self._under_way is None or self._under_way.done()):
-            self._settle()
-            self._under_way, self._bytes = self._pool.submit(self._files.sync), 0
+    def written(count: int) -> None:
+        nonlocal unsynced, under_way
+        unsynced += count
+        if unsynced >= _SYNC_BYTES and under_way.done():
+            under_way.result()
+            unsynced, under_way = 0, pool.submit(files.sync)
 
-    def _settle(self) -> None:
-        """A disk error is reported once, to whoever syncs: it must not be lost with the thread."""
-        if self._under_way is not None:
-            self._under_way.result()
-
-    def __enter__(self) -> "Syncing":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._pool.shutdown()
-        if kind is None:
-            self._settle()
+    with ThreadPoolExecutor(1, thread_name_prefix="shardmill-sync") as pool:
+        yield written
+    under_way.result()
 
 
 class _CheckedFile:
@@ -322,13 +330,8 @@ class _CheckedFile:
         if state is not None:
             self.growing.close()
 
-    def append(self, data: memoryview) -> None:
-        self.verify()
-        self.growing.append(data)
-        self._add(data)
-
     def place(self, data: memoryview) -> tuple[GrowingFile, int, memoryview]:
-        """As append, but for writing it."""
+        """The next bytes of the file: where they are to be written. They are in its checksums already."""
         self.verify()
         at = self.growing.place(data.nbytes)
         self._add(data)

@@ -70,22 +70,22 @@ class Format:
     only_uint16: str = ""
     """Why the trainer reads nothing but uint16, if so."""
     least_last: bool = False
-    """A short last shard is joined to the one before it,"""
+    """A short last shard is appended to the one before it,"""
     least_shards: int = 1
-    """but only if so many remain: fewer train shards stop the trainer."""
+    """but only if this many shards remain: the trainer stops if there are fewer."""
     sample_tokens: int | None = None
     """The tokens of a sample, if shards hold whole samples."""
     max_shard_bytes: int | None = None
     sidecars: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     """The names of its own sidecar files → their kinds."""
     bytes_per_document: int = 0
-    """About what the sidecar files take for each document."""
+    """Approximate bytes per document in the sidecar files."""
     bytes_at_the_end: int = 0
-    """As much of that as is written when all documents are known."""
+    """How many of these are written at the end, once all documents are known."""
     bytes_per_shard: int = 0
-    """About what the sidecar files take for each shard, also at the end."""
+    """Approximate bytes per shard in the sidecar files, also written at the end."""
     described: bool = True
-    """Whether manifest.json and the other files of a result stand beside the tokens."""
+    """Whether manifest.json and the other files of a result are written next to the tokens."""
 
     @property
     def sharded(self) -> bool:
@@ -126,12 +126,12 @@ class Output:
 
     format: Format
     shape: Shape
-    val_tokens: int
-    """The validation set is the first so many tokens; 0: it is chosen elsewhere."""
-    index: bool
-    provenance: bool
     tokenizer: str
     """Its name, for people to read."""
+    val_tokens: int = 0
+    """The first this many tokens are the validation set; 0: it is chosen elsewhere."""
+    index: bool = False
+    provenance: bool = False
     sources: Sequence[str] = ()
     """The paths of the inputs, by the numbers that documents refer to them with."""
     vocabulary: Tokenizer | None = None
@@ -139,17 +139,17 @@ class Output:
 
     @property
     def bytes_per_document(self) -> int:
-        """About what the sidecar files take for each."""
+        """Approximate bytes per document in all sidecar files."""
         index = 8 * (1 + self.offsets) if self.index else 0
         return self.format.bytes_per_document + index + (16 if self.provenance else 0)
 
     def bytes_of(self, tokens: int, documents: int) -> int:
-        """About what so many take, with the headers of their shards."""
+        """Approximate size of this many tokens and documents, shard headers included."""
         headers = self._shards(tokens) * self.header_bytes
         return tokens * self.dtype.itemsize + documents * self.bytes_per_document + headers
 
     def bytes_to_finish(self, tokens: int, documents: int) -> int:
-        """About what must still be written after the last of so many."""
+        """Approximate number of bytes still to write after this many tokens and documents."""
         per_document = self.format.bytes_at_the_end + 8 * self.offsets
         return documents * per_document + self._shards(tokens) * self.format.bytes_per_shard
 
@@ -172,7 +172,7 @@ class Output:
 
     @property
     def shard_tokens(self) -> int | None:
-        """Every shard but the last of a split has exactly so many; None: one file, however long."""
+        """The exact length of every shard but the last of a split; None: one file, however long."""
         return self.shape.shard_tokens
 
     @property
@@ -182,7 +182,7 @@ class Output:
         return least if self.format.least_last else 0
 
     def header(self, tokens: int) -> bytes:
-        """The first bytes of a file with so many tokens."""
+        """The first bytes of a file with this many tokens."""
         return _header(self.format.header, tokens, self.shape) if self.format.header else b""
 
     @property
@@ -330,11 +330,10 @@ PARQUET = Format(
 
 
 def get(name: str) -> Format:
-    if name == PARQUET.name:
-        return PARQUET
-    if name not in FORMATS:
+    found = PARQUET if name == PARQUET.name else FORMATS.get(name)
+    if found is None:
         raise UsageError(f"format {name!r} is not known; choose one of {', '.join(FORMATS)}")
-    return FORMATS[name]
+    return found
 
 
 def split_mode(found: Format, asked: SplitMode) -> SplitMode:

@@ -62,4 +62,4 @@ class Shape:
 
 
 Header = Callable[[int, Shape], bytes]
-"""The first bytes of a file with so many tokens; their length never depends on the number."""
+"""The first bytes of a file with this many tokens; their length never depends on the count."""

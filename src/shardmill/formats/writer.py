@@ -9,7 +9,6 @@ from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, Sidec
 from shardmill.tokens.layout import ends_and_sizes
 from shardmill.tokens.token_bytes import token_bytes_of
 
-_MOVED_TOKENS = 1 << 20
 _NOWHERE = np.zeros((8 << 10, 2), np.uint64)
 
 
@@ -65,17 +64,9 @@ class ShardFiles:
             self._files.patch(self._name(len(self._sizes) - 1), header)
 
     def shards(self) -> tuple[Shard, ...]:
-        states = self._files.states()
         return tuple(
-            Shard(
-                name=name,
-                split=self._split,
-                tokens=tokens,
-                bytes=states[name].bytes,
-                checksums=states[name].all_checksums,
-                offset=self._output.header_bytes,
-            )
-            for name, tokens in ((self._name(number), tokens) for number, tokens in enumerate(self._sizes))
+            self._files.shard(self._name(number), self._split, tokens, self._output.header_bytes)
+            for number, tokens in enumerate(self._sizes)
         )
 
     def _begin_shard(self) -> None:
@@ -90,9 +81,7 @@ class ShardFiles:
     def _join_last(self) -> None:
         size, itemsize = self._sizes.pop(), self._output.dtype.itemsize
         last, before = self._name(len(self._sizes)), self._name(len(self._sizes) - 1)
-        for at in range(0, size, _MOVED_TOKENS):
-            offset, count = self._output.header_bytes + at * itemsize, min(_MOVED_TOKENS, size - at)
-            self._files.append(before, memoryview(self._files.read(last, offset, count * itemsize)))
+        self._files.copy(last, self._output.header_bytes, size * itemsize, before)
         self._files.drop(last)
         self._sizes[-1] += size
 
@@ -117,7 +106,7 @@ class FormatWriter:
         self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance | None, text_bytes: int = 0
     ) -> None:
         """The next tokens of a split, where documents end among them, where each came from, and how much text they are."""
-        if places is None:  # nobody asks
+        if places is None:  # nothing records them
             places = _NOWHERE[: len(ends)] if len(ends) <= len(_NOWHERE) else np.zeros((len(ends), 2), np.uint64)
         room = self._output.val_tokens - self._splits["val"].tokens
         if split == "train" and room > 0:  # the first shard is the validation set

@@ -67,7 +67,7 @@ class Chooser:
         return self._included is None or bool(self._included(path)) or self.leave_out(_NOT_INCLUDED)
 
     def takes(self, name: str, below: str) -> bool:
-        """Whether a file is taken from a folder, unless it is a card beside records."""
+        """Whether a file is taken from a folder, unless it is a card next to records."""
         if name.startswith(".") or below.startswith(".") or "/." in below:
             return self.leave_out(_HIDDEN)
         if self._included is not None or self._excluded is not None:
@@ -87,21 +87,21 @@ class Chooser:
 
 
 class Folder:
-    """Chooses among the files of one folder: beside records, a .md file is a card and no document."""
+    """Chooses among the files of one folder: next to records, a .md file is a dataset card, not a document."""
 
     def __init__(self, chooser: Chooser, below: str) -> None:
         self._chooser, self._below = chooser, below
         self._holds_records = False
 
     def may_take(self, name: str) -> bool:
-        """To be asked for every file first."""
+        """Ask this for every file first."""
         if not self._chooser.takes(name, self._below):
             return False
         self._holds_records = self._holds_records or name.endswith(_RECORDS)
         return True
 
     def takes(self, name: str) -> bool:
-        """To be asked then for each that may be taken."""
+        """Then ask this for each file that may be taken."""
         if not self._holds_records or not name.endswith(_CARD) or self._chooser.cards_are_data:
             return True
         return self._chooser.leave_out(_CARD)

@@ -167,43 +167,44 @@ def _sorted(names: list[str]) -> list[str]:
 def _expand(pattern: str, search: _Search) -> Iterator[Found]:
     if pattern == STDIN:
         yield InputFile(path=STDIN, size=None, once=True)
-    elif is_url(pattern):
-        yield from _remote_files(pattern, search)
+        return
+    found: Iterable[Found]
+    if is_url(pattern):
+        found = _remote_files(pattern, search)
     elif os.path.isdir(pattern):
-        yield from map(_stat, _files_in(pattern, search))
+        found = map(_stat, _walk(pattern, "", search))
     elif os.path.exists(pattern) or not glob.has_magic(pattern):
-        yield _stat(_checked(pattern))
+        found = [_stat(_checked(pattern))]
     else:
-        yield from _matches(pattern, search)
+        found = _matches(pattern, search)
+    none, before = True, search.chooser.left_out.copy()
+    for file in found:
+        none = False
+        yield file
+    if none:
+        raise _nothing_taken(pattern, search.chooser.left_out - before)
 
 
 def _matches(pattern: str, search: _Search) -> Iterator[Found]:
     """The files that a glob names, and those in the folders that it names."""
-    fixed, before = len(fixed_part(pattern)), search.chooser.left_out.copy()
-    match = taken = None
+    fixed, match = len(fixed_part(pattern)), None
     for match in in_natural_order(glob.iglob(pattern, recursive=True)):
         if os.path.isdir(match):
-            for taken in _walk(match, os.path.join(match[fixed:], ""), search):
-                yield _stat(taken)
+            yield from map(_stat, _walk(match, os.path.join(match[fixed:], ""), search))
         elif search.chooser.from_glob(match[fixed:]):
-            yield _stat(_checked(taken := match))
+            yield _stat(_checked(match))
     if match is None:
         raise InputError(f"{show(pattern)}: no file matches this pattern; check it with ls")
-    if taken is None:
-        raise _nothing_taken(pattern, search.chooser.left_out - before)
 
 
 def _remote_files(url: str, search: _Search) -> Iterator[InputFile]:
-    chooser, before = search.chooser, search.chooser.left_out.copy()
-    found = search.resolver.find(url)
+    chooser, found = search.chooser, search.resolver.find(url)
     in_folder = set(chooser.of_paths(below for _, below, inside in found if inside))
     taken = [
         file
         for file, below, inside in found
         if (below in in_folder if inside else not below or chooser.from_glob(below))
     ]
-    if not taken:
-        raise _nothing_taken(url, chooser.left_out - before)
     for remote in sorted(taken, key=lambda remote: natural_key(remote.path)):
         _checked(remote.path.partition("?")[0] if remote.path.startswith("http") else remote.path)
         yield InputFile(path=remote.path, size=remote.size, version=remote.version, remote=remote)
@@ -243,15 +244,6 @@ def _read_list(path: str, search: _Search) -> Iterator[Found]:
         raise input_error(path, e) from e
     if empty:
         raise InputError(f"{show(path)}: lists no input; write one path or URL per line")
-
-
-def _files_in(folder: str, search: _Search) -> Iterator[str]:
-    none, before = True, search.chooser.left_out.copy()
-    for path in _walk(folder, "", search):
-        none = False
-        yield path
-    if none:
-        raise _nothing_taken(folder, search.chooser.left_out - before)
 
 
 def _walk(folder: str, below: str, search: _Search) -> Iterator[str]:
@@ -299,7 +291,7 @@ def _names(entries: Iterator[os.DirEntry[str]], chosen: Folder, search: _Search)
 
 
 def _nothing_taken(folder: str, left_out: Counter[str]) -> InputError:
-    """Of what is there, nothing is an input."""
+    """Nothing that is there is an input."""
     supported = f"Supported: {', '.join(FORMAT_OF_SUFFIX)}, each also compressed ({', '.join(SUFFIXES)})."
     if not left_out:
         return InputError(f"{show(folder)}: no text in this folder, which is empty. {supported}")

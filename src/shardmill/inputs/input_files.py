@@ -126,10 +126,8 @@ class InputFiles(_Packed[InputFile]):
 
     def _file(self, number: int, path: str) -> InputFile:
         special = self._special.get(number)
-        if special is not None:
-            return special
         size = self._ends[number] - (self._ends[number - 1] if number else 0)
-        return InputFile(path=path, size=size, modified_ns=self._modified[number])
+        return special or InputFile(path=path, size=size, modified_ns=self._modified[number])
 
     def __len__(self) -> int:
         return len(self._ends)

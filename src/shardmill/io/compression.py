@@ -1,10 +1,12 @@
 """A compressed file → a Reader of its decompressed bytes: read forward, with a replay buffer.
 
 Files of many gzip members, zstd frames, bzip2 or xz streams are decompressed as one text. Input is taken in blocks
-at fixed offsets, so the number of compressed bytes behind each byte of text is always the same.
+at fixed offsets, so each byte of text always corresponds to the same number of compressed bytes.
 """
 
+import bisect
 import bz2
+import itertools
 import lzma
 import sys
 import zlib
@@ -12,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
-from shardmill.io.frames import zstd_header_bytes
+from shardmill.io.frames import LARGEST_BLOCK, SKIPPABLE, zstd_blocks, zstd_header_bytes
 from shardmill.io.reading import Reader
 from shardmill.io.snappy import Snappy
 from shardmill.io.spool import Spool
@@ -33,7 +35,7 @@ SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip
 LEAST_WINDOW = 8 << 20
 
 HEAD_BYTES = 64 << 10
-# Bytes of text that are numbered from here on count from a frame of which nobody knows how much text precedes it.
+# Offsets in the text from here on are relative to a frame before which there is an unknown amount of text.
 UNCOUNTED = 1 << 50
 
 _LOOK_BACK = 4 << 10
@@ -44,16 +46,13 @@ _GZIP_ERROR: Any = deflate.error
 _FAILURES = (zlib.error, _GZIP_ERROR, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError)
 _MOST_INDEX = 16 << 20
 _MOST_BLOCKS = 20_000
-_BLOCK_BYTES = 128 << 10  # what a block of zstd decompresses to at most, and usually
-_RLE = 1  # the type of a block that is one byte, repeated
-_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
 
 def compression_of(head: bytes) -> Compression | None:
     """The compression of a file, by its first bytes."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
-    if head.startswith(_ZSTD_MAGIC) or (len(head) >= 8 and int.from_bytes(head[:4], "little") in _SKIPPABLE):
+    if head.startswith(_ZSTD_MAGIC) or (len(head) >= 8 and int.from_bytes(head[:4], "little") in SKIPPABLE):
         return "zstd"
     if head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
         return "bzip2"
@@ -83,8 +82,8 @@ def zstd_text_bytes(frame: bytes) -> int | None:
 def promised_bytes(source: Reader, read: int, text: int) -> int | None:
     """How many bytes a file decompresses to, if it says: one zstd frame, gzip member or xz stream. Others give None.
 
-    So many bytes of it were read, and decompressed to so many. gzip keeps only the last 32 bits of the length: the one
-    nearest to what is likely is taken. A zstd frame without its length has blocks, nearly all of the same length.
+    read bytes of the file gave text bytes of text. gzip keeps only the last 32 bits of the length, so the length nearest
+    to what that ratio predicts is taken. A zstd frame without its length has blocks, nearly all of the same length.
     """
     size, head = source.size or 0, source.read(0, 18)
     end = source.read(max(0, size - 12), 12)
@@ -118,22 +117,14 @@ def _xz_text_bytes(index: bytes) -> int | None:
 def _by_blocks(source: Reader, read: int, text: int) -> int | None:
     """The length of a zstd frame's text, from the number of blocks in what was read and in all of it, by their headers."""
     size, head = source.size or 0, source.read(0, 18)
-    at = zstd_header_bytes(head[4])
-    blocks = before = surely = 0
-    while blocks < _MOST_BLOCKS and at + 3 <= size:
-        header = int.from_bytes(source.read(at, 3), "little")
-        blocks += 1
-        before += at < read
-        surely += at < read - 2 * _INPUT_BYTES  # the decompressor is ahead of the text
-        at += 3 + (1 if header >> 1 & 3 == _RLE else header >> 3)
-        if header & 1:
-            break
-    else:
-        blocks = round(blocks * size / max(1, at))  # as many as follow at this rate
-    if before < 2:
+    known = list(itertools.islice(zstd_blocks(source, 0, head), _MOST_BLOCKS))
+    *starts, end = zstd_header_bytes(head[4]), *(end for end, _ in known)
+    if (before := bisect.bisect_left(starts, read)) < 2:
         return None
-    usual = text / before <= _BLOCK_BYTES <= text / max(1, surely)
-    return round(blocks * (_BLOCK_BYTES if usual else text / before))
+    surely = bisect.bisect_left(starts, read - 2 * _INPUT_BYTES)  # the decompressor is ahead of the text
+    usual = text / before <= LARGEST_BLOCK <= text / max(1, surely)
+    blocks = len(known) if known[-1][1] else len(known) * size / end  # as many as follow at this rate
+    return round(blocks * (LARGEST_BLOCK if usual else text / before))
 
 
 def _zstd_window(head: bytes) -> int:
@@ -163,7 +154,7 @@ class Decompressed:
         self._jump = (0, 0)
         self._head = b""
         self.until: tuple[int, int] | None = None
-        """The text ends so many bytes after the beginning of the frame at this byte of the file."""
+        """(frame, bytes): the text ends this many bytes after the start of the frame at that byte of the file."""
         self._begin()
 
     @property
@@ -185,8 +176,7 @@ class Decompressed:
 
     def read(self, offset: int, length: int) -> bytes:
         """As in every Reader; a damaged stream ends where the damage is (see damage)."""
-        found = self.pieces(offset, length)
-        return found[0] if len(found) == 1 else b"".join(found)
+        return b"".join(self.pieces(offset, length))
 
     def pieces(self, offset: int, length: int) -> list[bytes]:
         """The same, in pieces."""
@@ -212,10 +202,7 @@ class Decompressed:
 
     def spent(self, offset: int) -> int:
         """How many compressed bytes were read to get the text up to offset."""
-        for end, taken in self._taken:
-            if end >= offset:
-                return taken
-        return self._taken[-1][1]
+        return next((taken for end, taken in self._taken if end >= offset), self._taken[-1][1])
 
     @property
     def _end(self) -> int:

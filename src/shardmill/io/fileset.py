@@ -21,6 +21,8 @@ from shardmill.system.names import is_url, show, without_secrets
 
 # Idle readers, kept to continue where they stopped, each holding at most 10 MiB: tokens and an index, for two threads.
 _IDLE_READERS = 4
+_READ_BYTES = 1 << 20
+_LONGEST_LINE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class RemoteFiles:
 
     @contextmanager
     def _reader(self, name: str, file: RemoteFile, offset: int) -> Iterator[RemoteReader]:
-        """An idle reader that is near, or a new one; nobody else uses it meanwhile."""
+        """An idle reader near this offset, or a new one, for the caller alone."""
         with self._lock:
             self._session = self._session or new_session()
             near = next((idle for idle in self._idle if idle[0] == name and idle[1].near(offset)), None)
@@ -182,6 +184,18 @@ class StoredFile:
 
     def read(self, offset: int, length: int) -> bytes:
         return self.fileset.read(self.name, offset, length)
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines without their ends, streamed; the file may be a stranger's, so one that is very long is a ValueError."""
+        at, rest = 0, b""
+        while data := self.read(at, _READ_BYTES):
+            at += len(data)
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > _LONGEST_LINE:
+                raise ValueError("it is too long")
+            yield from lines
+        if rest:
+            yield rest
 
 
 def open_fileset(folder: str | Path, network_seconds: float = NETWORK_SECONDS) -> FileSet:

@@ -1,13 +1,16 @@
 """Where the frames of a .zst file begin, or the members of a .gz file in BGZF: by their headers, without decompressing."""
 
+from collections.abc import Iterator
+
 from shardmill.io.reading import Reader
 
 # How far a frame is looked for, in some thousands of headers. Where there is none, the file is read as if it had no other.
 _FAR = 256 << 20
-_ZSTD, _SKIPPABLE = 0xFD2FB528, range(0x184D2A50, 0x184D2A60)
+_ZSTD = 0xFD2FB528
+SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _BGZF, _BGZF_EXTRA = b"\x1f\x8b\x08\x04", b"BC\x02\x00"
 _RLE, _RESERVED = 1, 3
-_LARGEST_BLOCK = 128 << 10
+LARGEST_BLOCK = 128 << 10  # what a block of zstd decompresses to at most, and usually
 
 
 def next_frame(source: Reader, frame: int, offset: int) -> int | None:
@@ -20,7 +23,7 @@ def next_frame(source: Reader, frame: int, offset: int) -> int | None:
         head = source.read(at, 18)
         magic = int.from_bytes(head[:4], "little")
         in_bgzf = head.startswith(_BGZF) and head[12:16] == _BGZF_EXTRA and len(head) == 18
-        is_skippable = magic in _SKIPPABLE and len(head) >= 8
+        is_skippable = magic in SKIPPABLE and len(head) >= 8
         if not (magic == _ZSTD or is_skippable or in_bgzf):
             return None
         if at >= offset:
@@ -39,17 +42,23 @@ def zstd_header_bytes(flags: int) -> int:
 
 
 def _end_of_zstd(source: Reader, at: int, head: bytes, most: int) -> int | None:
-    """Where a frame ends, by the headers of its blocks; None: further away than that, or it makes no sense."""
-    if len(head) < 9:  # the shortest frame
-        return None
-    at += zstd_header_bytes(head[4])
-    while at < most:
+    """Where a frame ends; None: further away than that, or it makes no sense."""
+    for end, is_last in zstd_blocks(source, at, head) if len(head) >= 9 else ():  # the shortest frame
+        if is_last:
+            return end + (4 if head[4] & 4 else 0)  # after the checksum
+        if end >= most:
+            return None
+    return None
+
+
+def zstd_blocks(source: Reader, at: int, head: bytes) -> Iterator[tuple[int, bool]]:
+    """Where each block of a frame ends, by their headers, and whether it is the last; fewer if they make no sense."""
+    at, is_last = at + zstd_header_bytes(head[4]), False
+    while not is_last:
         data = source.read(at, 3)
         header = int.from_bytes(data, "little")
-        kind, size = header >> 1 & 3, header >> 3
-        if len(data) < 3 or kind == _RESERVED or (kind != _RLE and size > _LARGEST_BLOCK):
-            return None
+        is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+        if len(data) < 3 or kind == _RESERVED or (kind != _RLE and size > LARGEST_BLOCK):
+            return
         at += 3 + (1 if kind == _RLE else size)
-        if header & 1:
-            return at + (4 if head[4] & 4 else 0)  # behind the checksum
-    return None
+        yield at, is_last

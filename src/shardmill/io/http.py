@@ -1,10 +1,9 @@
 """One HTTP request for bytes of a remote file → its response, or an error that explains what is wrong with it.
 
-The only door to HTTP. A file is asked for by an Address, made anew for each request, since signatures expire.
+The only door to HTTP. Each request gets a new Address, since signatures expire.
 """
 
 import contextlib
-import email.utils
 import hashlib
 import re
 import threading
@@ -51,7 +50,7 @@ class RemoteFile:
     advice: str = field(repr=False)
     """What to do when access is denied."""
     network_seconds: float
-    """Give up after so many seconds of failures."""
+    """Give up after this many seconds of failures."""
 
 
 def probe(file: RemoteFile) -> RemoteFile:
@@ -252,6 +251,8 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", after):
         return float(after)
     if after:
+        import email.utils  # slow to import, and rarely needed
+
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             return max(0.0, email.utils.parsedate_to_datetime(after).timestamp() - time.time())
     limit = re.search(r";\s*t=(\d+)", headers.get("RateLimit", ""))

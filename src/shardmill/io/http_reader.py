@@ -119,7 +119,7 @@ class _Download:
                 self._buffer.drop(at - LOOK_BACK)
             self._wanted = at
             self._changed.notify_all()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
     def close(self) -> None:
         """The thread notices, at the latest when the server has been silent too long."""

@@ -31,7 +31,7 @@ def locked(folder: Path, *, temporary: bool = False) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.unlink(path)  # while it is held: whoever has opened it sees that it is gone, and opens a new one
+            os.unlink(path)  # while it is held: another process that has it open notices, and opens a new one
         os.close(fd)
         if new or temporary:
             for below in (folder / "train", folder / "val", folder):
@@ -46,7 +46,7 @@ def in_turn(path: Path) -> Iterator[None]:
     """
     lock = path.with_name(path.name + ".lock")
     with storage.writing(lock):
-        fd = storage.open_or_create(lock)
+        fd = storage.open_ours(lock, os.O_CREAT)
     try:
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -60,7 +60,7 @@ def in_turn(path: Path) -> Iterator[None]:
 def _acquire(path: Path, folder: Path) -> int:
     while True:
         with storage.writing(folder):
-            fd = storage.open_or_create(path)
+            fd = storage.open_ours(path, os.O_CREAT)
         if not _lock(fd):
             holder = os.read(fd, 100).decode("ascii", "replace").strip()
             os.close(fd)

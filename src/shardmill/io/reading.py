@@ -99,38 +99,29 @@ class InputReader:
         self._dropped: int | None = None
         self._done = 0
         try:
-            self._fd = os.open(path, os.O_RDONLY)
+            self.descriptor = os.open(path, os.O_RDONLY)
         except OSError as e:
             raise input_error(path, e) from e
-        self.size: int = os.fstat(self._fd).st_size
-        advise(self._fd, 0, 0, "POSIX_FADV_SEQUENTIAL")
+        self.size: int = os.fstat(self.descriptor).st_size
+        advise(self.descriptor, 0, 0, "POSIX_FADV_SEQUENTIAL")
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly the bytes [offset, offset + length), fewer only at the end that the file had when opened."""
-        length = min(length, self.size - offset)
-        chunks: list[bytes] = []
-        missing = length
-        while missing > 0:
-            try:
-                chunk = os.pread(self._fd, missing, offset + length - missing)
-            except OSError as e:
-                raise input_error(self.path, e) from e
-            if not chunk:
-                raise InputError(
-                    f"{show(self.path)}: ends at byte {offset + length - missing:,} but had {self.size:,} bytes when the job began; "
-                    "it was truncated while it was read. Restore the file, then run the same command again."
-                )
-            chunks.append(chunk)
-            missing -= len(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    @property
-    def descriptor(self) -> int:
-        return self._fd
+        length = max(0, min(length, self.size - offset))
+        try:
+            data = _pread(self.descriptor, length, offset)
+        except OSError as e:
+            raise input_error(self.path, e) from e
+        if len(data) < length:
+            raise InputError(
+                f"{show(self.path)}: ends at byte {offset + len(data):,} but had {self.size:,} bytes when the job began; "
+                "it was truncated while it was read. Restore the file, then run the same command again."
+            )
+        return data
 
     def now(self) -> Iterator[tuple[int, int]]:
         """Size and modification time in ns: of the open file, and of the file that has its name now."""
-        opened = os.fstat(self._fd)
+        opened = os.fstat(self.descriptor)
         yield opened.st_size, opened.st_mtime_ns
         with contextlib.suppress(FileNotFoundError):  # removed, but read to its end
             named = os.stat(self.path)
@@ -149,12 +140,12 @@ class InputReader:
     def _drop(self) -> None:
         """Only what was read here: others may be reading what comes before."""
         if self._drop_behind and self._dropped is not None and self._done > self._dropped:
-            advise(self._fd, self._dropped, self._done - self._dropped, "POSIX_FADV_DONTNEED")
+            advise(self.descriptor, self._dropped, self._done - self._dropped, "POSIX_FADV_DONTNEED")
         self._dropped = self._done
 
     def close(self) -> None:
         self._drop()
-        os.close(self._fd)
+        os.close(self.descriptor)
 
     def __enter__(self) -> "InputReader":
         return self
@@ -242,14 +233,19 @@ def read_whole(path: str, size: int) -> tuple[bytes, os.stat_result]:
     try:
         fd = os.open(path, os.O_RDONLY)
         try:
-            data = os.pread(fd, size, 0)
-            while len(data) < size and (more := os.pread(fd, size - len(data), len(data))):
-                data += more
-            return data, os.fstat(fd)
+            return _pread(fd, size, 0), os.fstat(fd)
         finally:
             os.close(fd)
     except OSError as e:
         raise input_error(path, e) from e
+
+
+def _pread(fd: int, length: int, offset: int) -> bytes:
+    """As os.pread, but short reads are completed."""
+    data = os.pread(fd, length, offset)
+    while len(data) < length and (more := os.pread(fd, length - len(data), offset + len(data))):
+        data += more
+    return data
 
 
 def sample(path: str) -> str:

@@ -36,7 +36,7 @@ class TransientError(Exception):
 
 
 class Retry:
-    """Exponential backoff with jitter; gives up after so many seconds without a success."""
+    """Exponential backoff with jitter; gives up after this many seconds without a success."""
 
     def __init__(self, path: str, seconds: float, stop: threading.Event | None = None) -> None:
         self._path, self._seconds, self._stop = path, seconds, stop or threading.Event()

@@ -46,8 +46,7 @@ class Spool:
 
     def read(self, low: int, high: int) -> bytes:
         """The bytes [low, high), as far as they were appended; none of them may have been dropped."""
-        found = self.pieces(low, high)
-        return found[0] if len(found) == 1 else b"".join(found)
+        return b"".join(self.pieces(low, high))
 
     def pieces(self, low: int, high: int) -> list[bytes]:
         """The same, in pieces."""

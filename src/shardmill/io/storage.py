@@ -5,7 +5,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,12 +21,8 @@ _OURS = os.O_CLOEXEC | os.O_NOFOLLOW  # a symlink in the output folder must not 
 _NO_WAIT = os.O_NONBLOCK  # nor a named pipe there make it wait
 
 
-def _ignore(_step: str) -> None:
-    pass
-
-
-watch: Callable[[str], None] = _ignore
-"""Called at each step of the commit protocol. The crash tests end the process here."""
+def watch(_step: str) -> None:
+    """Called at each step of the commit protocol. The crash tests replace it with one that ends the process."""
 
 
 def reached(step: str) -> None:
@@ -73,13 +69,13 @@ class GrowingFile:
         self.write(self.place(data.nbytes), data)
 
     def place(self, size: int) -> int:
-        """Where the next bytes of the file, so many, are to be written."""
+        """The offset at which the next bytes of the file, this many, are to be written."""
         self._reopen()
         at, self.bytes = self.bytes, self.bytes + size
         return at
 
     def write(self, at: int, data: memoryview) -> None:
-        """Write to such a place. Several threads may do so at once."""
+        """Write at such an offset. Several threads may do so at once."""
         with writing(self.path):
             _write(self._fd, data, at)
 
@@ -96,7 +92,7 @@ class GrowingFile:
             return os.pread(self._fd, length, offset)
 
     def _open(self) -> int:
-        return os.open(self.path, os.O_RDONLY | _OURS) if self.published else _open_ours(self._partial)
+        return os.open(self.path, os.O_RDONLY | _OURS) if self.published else open_ours(self._partial)
 
     def _reopen(self) -> None:
         """Files are closed to save descriptors, and opened again when needed."""
@@ -155,7 +151,7 @@ class DurableLog:
         self.path = path
         self.bytes = at or 0
         with writing(path):
-            self._fd = _create(path) if at is None else _open_ours(path)
+            self._fd = _create(path) if at is None else open_ours(path)
             os.ftruncate(self._fd, self.bytes)
 
     def append(self, line: bytes) -> None:
@@ -194,8 +190,8 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OURS, 0o666)
 
 
-def _open_ours(path: Path, create: int = 0) -> int:
-    """An existing file of ours for reading and writing; never one that a symlink or a hard link shares."""
+def open_ours(path: Path, create: int = 0) -> int:
+    """A file of ours for reading and writing, created with os.O_CREAT; never one that a symlink or a hard link shares."""
     fd = os.open(path, os.O_RDWR | create | _OURS | _NO_WAIT, 0o666)
     found = os.fstat(fd)
     if found.st_nlink > 1 or not stat.S_ISREG(found.st_mode):
@@ -205,11 +201,6 @@ def _open_ours(path: Path, create: int = 0) -> int:
             f"{show(path)}: {why}, and shardmill writes nothing outside its folder; remove it, or choose another folder with -o"
         )
     return fd
-
-
-def open_or_create(path: Path) -> int:
-    """A small file of ours for reading and writing."""
-    return _open_ours(path, os.O_CREAT)
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -253,11 +244,12 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
         raise _output_error(path, e, "read") from e
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file; it appears under its name only when all of it is on disk."""
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a file in one go; it appears under its name only when all of it is on disk."""
     file = GrowingFile(path)
     try:
-        file.append(memoryview(data))
+        for part in (data,) if isinstance(data, bytes) else data:
+            file.append(memoryview(part))
         file.seal()
         file.publish()
         sync_folder(path.parent)
@@ -306,17 +298,22 @@ def check_writable(folder: Path) -> None:
         probe.unlink()
 
 
-def free_bytes(folder: Path) -> int:
-    """Free space on the disk where folder is, or will be."""
+def existing(folder: Path) -> Path:
+    """The folder, or the one above it in which it would be created."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return folder
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space on the disk where folder is, or will be."""
+    return shutil.disk_usage(existing(folder)).free
 
 
 def worth_dropping(total_bytes: int) -> bool:
     """Whether a job of this size would push other programs out of the page cache.
 
-    A small input stays there: whoever runs the command again should not have to read it from disk again.
+    A small input stays there: running the command again should not have to read it from disk.
     """
     return total_bytes > machine.available_memory() // 4
 

@@ -68,23 +68,32 @@ class Listed(NamedTuple):
 
 
 class Resolver:
-    """Looks up URLs. Made anew for every job, since it caches what it has listed."""
+    """Looks up URLs. A new one for every job, since it caches listings."""
 
     def __init__(self, network_seconds: float) -> None:
         self._network_seconds = network_seconds
 
-    def find(self, url: str) -> list["Listed"]:
+    def find(self, url: str) -> list[Listed]:
         """All files that a URL names: itself, those below it, or the matches of its glob. In no order."""
         if _on_web(url):
             return [Listed(self._web_file(url), "", False)]
-        return self.attempt(
-            url,
-            lambda store: [
-                Listed(self._file(store, name, info), below, in_folder)
-                for name, info, below, in_folder in _entries(store)
-                if not name.endswith("/")  # the folder marker that some tools write
-            ],
-        )
+        return self.attempt(url, lambda store: list(self._entries(store)))
+
+    def _entries(self, store: Filesystem) -> Iterator[Listed]:
+        fs, path = store.fs, store.path
+        fixed = len(path)
+        if glob.has_magic(path):
+            found = dict(fs.glob(path, detail=True))
+            if not found:
+                raise InputError(f"{show(store.shown(path))}: no file matches this pattern; check the spelling")
+            fixed = len(fixed_part(path))
+        else:
+            found = {path: fs.info(path)}
+        for name, info in found.items():
+            is_folder = info["type"] == "directory"
+            for below, inner in dict(fs.find(name, detail=True)).items() if is_folder else [(name, info)]:
+                if not below.endswith("/"):  # the folder marker that some tools write
+                    yield Listed(self._file(store, below, inner), below[fixed:].lstrip("/"), is_folder)
 
     def folder(self, url: str) -> dict[str, RemoteFile] | None:
         """The files in a folder and in its train/ and val/, by name; None on the web, where folders cannot be listed.
@@ -258,25 +267,6 @@ def _scheme(url: str) -> str:
 
 def _on_web(url: str) -> bool:
     return _scheme(url) in ("http", "https")
-
-
-def _entries(store: Filesystem) -> Iterator[tuple[str, dict[str, Any], str, bool]]:
-    """The files that a path, folder or glob names, each with fsspec's info, and as in Listed."""
-    fs, path = store.fs, store.path
-    fixed = len(path)
-    if glob.has_magic(path):
-        found = dict(fs.glob(path, detail=True))
-        if not found:
-            raise InputError(f"{show(store.shown(path))}: no file matches this pattern; check the spelling")
-        fixed = len(fixed_part(path))
-    else:
-        found = {path: fs.info(path)}
-    for name, info in found.items():
-        if info["type"] != "directory":
-            yield name, info, name[fixed:], False
-            continue
-        for below, inner in dict(fs.find(name, detail=True)).items():
-            yield below, inner, below[fixed:].lstrip("/"), True
 
 
 def fixed_part(pattern: str) -> str:

@@ -17,17 +17,15 @@ from shardmill.formats.output_files import OutputFiles
 from shardmill.formats.registry import INPUTS_NAME as NAME
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io import reading, storage
-from shardmill.io.fileset import FileSet
+from shardmill.io.fileset import FileSet, StoredFile
 from shardmill.record.manifest import RUN_NAME, check_input, differences, load, when
 from shardmill.system.names import show
 
 # Also the most files whose content is sampled: more would take longer than a user waits for an answer.
 MOST = 4096
-_LONGEST_LINE = 1 << 20
 _LARGEST_RUN = 1 << 30
 _SHOWN = 20
 _LINES_AT_ONCE = 4096
-_READ_BYTES = 1 << 20
 
 Inputs = list[dict[str, Any]] | dict[str, Any]
 """As in a manifest's job: each input, or {"files": how many, "bytes": of all, "list": NAME, "xxh3_128": of that file}."""
@@ -43,7 +41,7 @@ def describe(files: InputFiles) -> Inputs:
 
 
 def in_manifest(lines: Iterator[bytes], count: int, total_bytes: int | None) -> Inputs:
-    """So many inputs, from a line for each; total_bytes is None if one is a pipe."""
+    """The inputs, from one line for each; total_bytes is None if one of them is a pipe."""
     if count <= MOST:
         return [json.loads(line) for line in lines]
     digest = xxhash.xxh3_128()
@@ -93,29 +91,15 @@ def lines_in(there: FileSet, inputs: Inputs) -> Iterator[bytes]:
     if isinstance(inputs, list):
         yield from (json.dumps(entry, sort_keys=True).encode() + b"\n" for entry in inputs)
         return
-    name = NAME if there.size(NAME) is not None else NAME + storage.PARTIAL
-    at, rest = 0, b""
-    while data := there.read(name, at, _READ_BYTES):
-        at += len(data)
-        *lines, rest = (rest + data).split(b"\n")
-        if len(rest) > _LONGEST_LINE:
-            raise _not_a_list(there.path(name))
-        yield from (_checked(line, there.path(name)) + b"\n" for line in lines)
-    if rest:
-        yield _checked(rest, there.path(name))
-
-
-def _checked(line: bytes, path: str) -> bytes:
-    """A line of the list, which may be damaged or from a stranger."""
+    file = StoredFile(fileset=there, name=NAME if there.size(NAME) is not None else NAME + storage.PARTIAL)
     try:
-        check_input(json.loads(line))
+        for line in file.lines():
+            check_input(json.loads(line))
+            yield line + b"\n"
     except (ValueError, KeyError, TypeError, RecursionError) as e:
-        raise _not_a_list(path) from e
-    return line
-
-
-def _not_a_list(path: str) -> OutputError:
-    return OutputError(f"{show(path)}: is not a list of inputs that shardmill wrote; it was edited or damaged")
+        raise OutputError(
+            f"{show(file.path)}: is not a list of inputs that shardmill wrote; it was edited or damaged"
+        ) from e
 
 
 def changes(there: FileSet, before: Inputs, now: Inputs, files: InputFiles, *, paths: bool = True) -> list[str]:
@@ -149,7 +133,7 @@ def _entry(line: bytes | None, *, paths: bool) -> dict[str, Any] | None:
 
 
 def times(files: InputFiles) -> list[int] | dict[str, Any]:
-    """When the inputs were modified, in nanoseconds: each, or of many the latest time and a checksum of all."""
+    """When the inputs were modified, in nanoseconds: a list, or if there are many, the latest time and a checksum of all."""
     if len(files) <= MOST:
         return [file.modified_ns for file in files]
     digest = xxhash.xxh3_128_hexdigest(files.modified.astype("<i8", copy=False).data)
@@ -157,7 +141,7 @@ def times(files: InputFiles) -> list[int] | dict[str, Any]:
 
 
 def modified_since(before: Any, files: InputFiles) -> list[str]:
-    """Inputs that were modified since times() returned this. Of many, those newer than all were then are named."""
+    """Inputs modified since times() returned this. If there are many, those newer than the latest time then are named."""
     now = times(files)
     comparable = isinstance(before, dict | list) and isinstance(before, list) == isinstance(now, list)
     if now == before or not comparable or len(now) != len(before):

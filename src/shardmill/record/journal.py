@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -209,33 +210,29 @@ class Checkpoints:
         self._journal, self._durable = journal, durable
         self._files = files
         self._seconds, self._bytes = seconds, input_bytes
-        self._thread: threading.Thread | None = None
         self._last_time, self._last_bytes = time.monotonic(), 0
-        self._error: BaseException | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shardmill-checkpoint")
+        self._under_way = Future[None]()
+        self._under_way.set_result(None)
 
     def due(self, input_bytes: int) -> bool:
         behind = input_bytes - self._last_bytes
         if time.monotonic() - self._last_time < self._seconds and behind < self._bytes:
             return False
-        return self._thread is None or not self._thread.is_alive() or behind >= 2 * self._bytes
+        return self._under_way.done() or behind >= 2 * self._bytes
 
     def begin(self, input_bytes: int, now: Callable[[], Checkpoint]) -> None:
         self.wait()
         self._last_time, self._last_bytes = time.monotonic(), input_bytes
-        self._thread = threading.Thread(target=self._commit, args=(now(),), name="shardmill-checkpoint", daemon=True)
-        self._thread.start()
+        self._under_way = self._pool.submit(self._make, now())
 
     def wait(self) -> None:
         """Wait until no checkpoint is in progress. Raises the error of the last one, if it failed."""
-        self.settle()
-        if self._error is not None:
-            raise self._error
+        self._under_way.result()
 
     def settle(self) -> None:
         """Wait until no checkpoint is in progress, whether it failed or not."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        wait([self._under_way])
 
     def commit(self, reached: Checkpoint) -> None:
         """Write a checkpoint now."""
@@ -246,12 +243,6 @@ class Checkpoints:
         self._files.sync()
         self._journal.checkpoint(reached)
         self._durable(reached)
-
-    def _commit(self, reached: Checkpoint) -> None:
-        try:
-            self._make(reached)
-        except BaseException as e:  # the thread's boundary: the next begin() raises it
-            self._error = e
 
 
 def _valid_lines(path: Path) -> Iterator[tuple[bytes, int, bytes]]:
@@ -280,7 +271,7 @@ def _begun(line: dict[str, Any], path: Path) -> Unfinished:
 
 def _job(job: dict[str, Any]) -> dict[str, Any]:
     check_job(job)
-    times, inputs = job.get("modified"), job["inputs"]  # of each input, or of many the latest: input_list.times
+    times, inputs = job.get("modified"), job["inputs"]  # a time per input, or the latest of many: input_list.times
     found = [type(time) for time in times] if isinstance(times, list) else type(times["last"]) if times else None
     if found not in (None, [int] * len(inputs) if isinstance(inputs, list) else int):
         raise ValueError("the modification times do not match the inputs")

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import xxhash
 
@@ -15,9 +15,9 @@ from shardmill.errors import OutputError
 from shardmill.formats.output_files import checksums_of
 from shardmill.formats.registry import FORMATS
 from shardmill.formats.shards import Shard, SidecarFile, SplitText
-from shardmill.io.fileset import FileSet, LocalFiles
+from shardmill.io.fileset import FileSet
 from shardmill.record.untrusted import LARGEST_NUMBER, brief, build, check_depth, typed
-from shardmill.spec import Spec, option_of
+from shardmill.spec import Spec, hints_of, option_of
 from shardmill.system.names import show
 from shardmill.tokens import token_bytes
 from shardmill.tokens.token_bytes import ByteRule
@@ -189,17 +189,12 @@ def check_input(entry: Any) -> None:
 def _choice_types() -> dict[str, set[type]]:
     """The types that each choice of a Spec may have in JSON."""
     found: dict[str, set[type]] = {}
-    for name, hint in get_type_hints(Spec).items():
+    for name, hint in hints_of(Spec).items():
         origin, kinds = get_origin(hint), set(get_args(hint) or (hint,))
         if origin in (Literal, Sequence):
             kinds = {str} if origin is Literal else {list, NoneType}
         found[name] = kinds | {int} if float in kinds else kinds
     return found
-
-
-def read(folder: Path) -> Manifest | None:
-    """The manifest of the complete job in this folder; None: there is none."""
-    return of(LocalFiles(folder))
 
 
 def of(fileset: FileSet) -> Manifest | None:
@@ -253,8 +248,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> li
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
             lines += differences(before, after, "--" if name == "choices" else f"{place}{show(name)}.")
-        elif before != after and place == "--":
-            lines.append(f"{option_of(show(name))}: was {brief(before)}, is now {brief(after)}")
         elif before != after:
-            lines.append(f"{place}{show(name)}: was {brief(before)}, is now {brief(after)}")
+            what = option_of(show(name)) if place == "--" else place + show(name)
+            lines.append(f"{what}: was {brief(before)}, is now {brief(after)}")
     return lines

@@ -2,10 +2,10 @@
 
 import dataclasses
 from collections.abc import Hashable
-from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
+from shardmill.spec import hints_of
 from shardmill.system.names import show
 
 LARGEST_NUMBER = (1 << 63) - 1
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 def build(kind: type[_T], content: dict[str, Any]) -> _T:
     """A dataclass from its fields: `build(Counts, {"documents": 3})`. ValueError: one is not of its type."""
-    hints = _hints(cast(Hashable, kind))
+    hints = hints_of(cast(Hashable, kind))
     return kind(**{name: typed(hints[name], value) for name, value in content.items()})
 
 
@@ -34,11 +34,6 @@ def typed(hint: Any, value: Any) -> Any:
     if not fits or (hint is int and not 0 <= value <= LARGEST_NUMBER):
         raise ValueError(f"{brief(value)} is not {'a whole number in range' if hint is int else 'of its type'}")
     return value
-
-
-@lru_cache(maxsize=16)
-def _hints(kind: Hashable) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def check_depth(content: Any, most: int = 16) -> None:

@@ -1,5 +1,6 @@
 """Outputs → one output: merged, or in another format, without tokenizing again."""
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ import xxhash
 from shardmill.documents import rejects
 from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.formats import registry
-from shardmill.formats.output_files import OutputFiles, Syncing
+from shardmill.formats.output_files import OutputFiles, syncing
 from shardmill.formats.registry import Format, Output
 from shardmill.formats.shards import SPLITS, Shape, TokenType
 from shardmill.formats.writer import FormatWriter
@@ -28,7 +29,7 @@ from shardmill.record.journal import Journal, Unfinished
 from shardmill.record.manifest import Counts, Manifest, Text
 from shardmill.record.untrusted import brief
 from shardmill.results.corpus import Corpus, open_corpus
-from shardmill.results.eot import cuts_of, everything, rows_files, stream_order
+from shardmill.results.eot import ORDERS, cuts_of, everything, rows_files, stream_order
 from shardmill.results.foreign import open_claimed
 from shardmill.spec import Claims, Dtype, OutputFormat, Spec, Target
 from shardmill.system.names import show
@@ -132,11 +133,11 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
         try:
             log.begin(job)
             writer = _writer(output, files)
-            with Syncing(files, wanted=target.sync) as syncing:
-                for chunk in ahead(everything(corpora, side, output)):
-                    writer.append(chunk.split, chunk.tokens, chunk.ends, chunk.provenance)
-                    syncing.written(chunk.tokens.nbytes)
-                    done += chunk.tokens.nbytes
+            with syncing(files) if target.sync else contextlib.nullcontext(lambda _: None) as written:
+                for split, ids, ends, provenance in ahead(everything(corpora, side, output)):
+                    writer.append(split, ids, ends, provenance)
+                    written(ids.nbytes)
+                    done += ids.nbytes
                     if on_progress is not None:
                         on_progress(done, total)
             writer.finish()
@@ -221,7 +222,6 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
     return Output(
         format=found,
         shape=registry.choose_shape(found, dtype, shard_tokens, sample_tokens),
-        val_tokens=0,
         index=target.index or (same and all(corpus.manifest.job["choices"].get("index") for corpus in corpora)),
         provenance=all(corpus.sidecar("places", name) for corpus in corpora for name in SPLITS if name in corpus),
         tokenizer=tokenizer,
@@ -230,7 +230,7 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
 
 
 def _rows(found: Format, target: Target, tokenizer: str) -> Output:
-    """Parquet: a row for each document, or with sample_tokens for each so many tokens."""
+    """Parquet: one row per document, or with sample_tokens one row per that many tokens."""
     if target.dtype != "auto" or target.index:
         raise UsageError("--format parquet: ids are int32, and rows say where documents end; drop --dtype and --index")
     dtype = registry.choose_dtype(found, 0, tokenizer, "auto")
@@ -238,9 +238,7 @@ def _rows(found: Format, target: Target, tokenizer: str) -> Output:
     return Output(
         format=found,
         shape=Shape(dtype=dtype, shard_tokens=shard, sample_tokens=sample),
-        val_tokens=0,
         index=sample is None,
-        provenance=False,
         tokenizer=tokenizer,
     )
 
@@ -349,7 +347,7 @@ def _job(corpora: list[Corpus], output: Output, side: str, made_by: str) -> dict
         "provenance": output.index and output.provenance,
         "eot": side,
     }
-    in_order = choices.get("split") in ("first-shard", "head", "tail", "nanogpt")
+    in_order = choices.get("split") in ORDERS
     if made_by == "convert" and not in_order and stream_order(corpora[0]) is not None:
         choices["split"] = "first-shard"
     elif made_by == "merge" and in_order:

@@ -253,7 +253,7 @@ class Corpus(Mapping[str, Split]):
             found = load_recorded(name, str(job.get("tokenizer_sha256")))
         if found is None:
             raise UsageError(
-                f"{show(self.folder)}: was made with the tokenizer {show(name)}, which is not here as it was then; pass the path of its tokenizer.json with --tokenizer (in Python: tokenizer=...)"
+                f"{show(self.folder)}: was made with the tokenizer {show(name)}, which is not here, or has changed; pass the path of its tokenizer.json with --tokenizer (in Python: tokenizer=...)"
             )
         if found.digest != job.get("tokenizer_sha256", found.digest):
             raise UsageError(

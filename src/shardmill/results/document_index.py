@@ -100,7 +100,7 @@ def _csv_lines(file: StoredFile) -> Iterator[str]:
 
 
 def open_ends(file: StoredFile, tokens: int) -> EndsFile:
-    """An .ends or .ds.index file, for so many tokens."""
+    """An .ends or .ds.index file for a token file of this many tokens."""
     count, rest = divmod(file.size, 8)
     if rest:
         raise InputError(f"{show(file.path)}: has {file.size:,} bytes, not a multiple of 8; it was truncated")
@@ -108,7 +108,7 @@ def open_ends(file: StoredFile, tokens: int) -> EndsFile:
 
 
 def open_megatron(file: StoredFile, token_bytes: int) -> MegatronEnds:
-    """An .idx file, for a .bin of so many bytes."""
+    """An .idx file for a .bin of this many bytes."""
     head, path = file.read(0, MEGATRON_HEADER), file.path
     if head[:9] != b"MMIDIDX\0\0" or len(head) < MEGATRON_HEADER:
         raise InputError(

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +21,7 @@ _ROWS_AT_ONCE = 1 << 16
 _NO_INPUT = 1 << 62
 _NO_ENDS = np.empty(0, np.int64)
 _NO_PROVENANCE = np.empty((0, 2), np.uint64)
-_ORDERS: dict[str, tuple[SplitName, SplitName]] = {
+ORDERS: dict[str, tuple[SplitName, SplitName]] = {
     "first-shard": ("val", "train"),
     "head": ("val", "train"),
     "tail": ("train", "val"),
@@ -31,16 +30,8 @@ _ORDERS: dict[str, tuple[SplitName, SplitName]] = {
 
 Documents = Iterator[tuple[Positions, Provenance]]
 """Where documents end, in order, and where each came from; some at a time."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chunk:
-    """Tokens as they will be written, where documents end among them, and where those came from."""
-
-    split: SplitName
-    tokens: Tokens
-    ends: Positions
-    provenance: Provenance
+Chunk = tuple[SplitName, Tokens, Positions, Provenance]
+"""Tokens as they will be written to a split, where documents end among them, and where those came from."""
 
 
 def everything(corpora: list[Corpus], side: str, output: Output) -> Iterator[Chunk]:
@@ -75,8 +66,7 @@ def _stream(corpus: Corpus, split: Split, side: str, first_input: int, output: O
             ends = ends - start
         if move is not None:
             tokens, ends = move(tokens, ends, last=stop == len(split))
-        tokens = tokens.astype(output.dtype, copy=False)
-        yield Chunk(split=split.name, tokens=tokens, ends=ends, provenance=provenance)
+        yield split.name, tokens.astype(output.dtype, copy=False), ends, provenance
 
 
 def _refuse_large_ids(corpus: Corpus, split: Split, tokens: Tokens, start: int, dtype: TokenType) -> None:
@@ -221,4 +211,4 @@ def stream_order(corpus: Corpus) -> tuple[SplitName, SplitName] | None:
     mode, made_by = corpus.manifest.job["choices"].get("split", "auto"), corpus.manifest.job.get("made_by")
     if made_by is None:
         mode = split_mode(FORMATS[corpus.format], mode)
-    return _ORDERS.get(mode) if made_by != "merge" else None
+    return ORDERS.get(mode) if made_by != "merge" else None

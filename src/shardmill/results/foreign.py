@@ -26,8 +26,8 @@ from shardmill.tokens import token_bytes
 
 _EVAL_MAGIC = 20240522
 _LARGEST_INDEX = 1 << 28
-# Names of integer types in MDS and litdata. Ids are below 2^31, so signed integers are read as unsigned; whoever
-# copies the tokens checks that none is negative.
+# Names of integer types in MDS and litdata. Ids are below 2^31, so signed integers are read as unsigned;
+# copying the tokens checks that none is negative.
 _MDS_TYPES = {"uint16": "<u2", "uint32": "<u4", "int32": "<u4", "uint64": "<u8", "int64": "<u8"}
 _LITDATA_TYPES = {
     "no_header_tensor:20": "<u2",

@@ -1,5 +1,6 @@
 """A Corpus → what is in it: tokens, documents, their lengths, the most frequent tokens, and text to read."""
 
+import codecs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,22 +65,11 @@ def statistics(split: Split, frequent: int = 10) -> Statistics:
 
 
 def spell(corpus: Corpus, tokens: Iterable[int]) -> Iterator[str]:
-    """The text of each token, safe to print. A character of several tokens appears with the last of them."""
-    pending: list[int] = []
+    """The text of each token, safe to print, then what is incomplete. A character of several tokens comes with the last."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for token in tokens:
-        pending.append(token)
-        text = corpus.decode_bytes(pending)
-        try:
-            shown = text.decode()
-        except UnicodeDecodeError:
-            if len(pending) < 4:
-                yield ""
-                continue
-            shown = text.decode("utf-8", "replace")
-        pending = []
-        yield printable(shown)
-    if pending:
-        yield printable(corpus.decode_bytes(pending).decode("utf-8", "replace"))
+        yield printable(decoder.decode(corpus.decode_bytes([token])))
+    yield printable(decoder.decode(b"", final=True))
 
 
 def printable(text: str) -> str:
@@ -93,10 +83,9 @@ def _frequencies(split: Split) -> tuple[npt.NDArray[np.int64], int]:
     counted = 0
     for start in range(0, len(split), CHUNK_TOKENS * stride):
         tokens = split.read(start, min(start + CHUNK_TOKENS, len(split)))
-        found = np.bincount(tokens[tokens < _MOST_IDS])
-        if len(found) > len(counts):
-            counts = np.concatenate([counts, np.zeros(len(found) - len(counts), np.int64)])
-        counts[: len(found)] += found
+        found = np.bincount(tokens[tokens < _MOST_IDS], minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
         counted += len(tokens)
     return counts, counted
 

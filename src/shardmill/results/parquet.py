@@ -51,7 +51,7 @@ class ParquetRows:
             )
 
     def finish(self) -> None:
-        """Tokens after the last document are one more; those that do not fill a row of a fixed length are left out."""
+        """Tokens after the last document become one more row; rows of a fixed length leave out a remainder that does not fill one."""
         rest = sum(map(len, self._held))
         if rest and self._output.shape.sample_tokens is None:
             self._rows(np.concatenate(self._held), np.array([0, rest]))
@@ -59,17 +59,9 @@ class ParquetRows:
         self._close()
 
     def shards(self) -> tuple[Shard, ...]:
-        states = self._files.states()
         return tuple(
-            Shard(
-                name=name,
-                split=split,
-                tokens=tokens,
-                bytes=states[name].bytes,
-                checksums=states[name].all_checksums,
-            )
+            self._files.shard(PARQUET.file_name(split, number), split, tokens)
             for (split, number), tokens in self._tokens.items()
-            if (name := PARQUET.file_name(split, number))
         )
 
     def sidecars(self) -> tuple[SidecarFile, ...]:
@@ -115,24 +107,17 @@ def _lists(borders: Positions, values: npt.NDArray[Any]) -> pa.ListArray:
     return pa.ListArray.from_arrays(borders.astype(np.int32), values)
 
 
-class _Written(io.RawIOBase):
+class _Written(io.BytesIO):
     """What pyarrow has written of a file, until it is taken."""
 
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._bytes = 0
-
-    def writable(self) -> bool:
-        return True
+    _taken = 0
 
     def tell(self) -> int:
-        return self._bytes
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        self._parts.append(bytes(data))
-        self._bytes += len(data)
-        return len(data)
+        return self._taken + super().tell()
 
     def take(self) -> bytes:
-        taken, self._parts = b"".join(self._parts), []
+        taken = self.getvalue()
+        self._taken += len(taken)
+        self.seek(0)
+        self.truncate()
         return taken

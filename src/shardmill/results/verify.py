@@ -6,6 +6,7 @@ _Comparison  takes the tokenized Blocks of the sources and compares them with th
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from shardmill.formats.shards import Shard, SidecarFile, SplitName, Tokens, Toke
 from shardmill.inputs.choose import Chooser
 from shardmill.inputs.find import find_inputs
 from shardmill.io import storage
-from shardmill.io.fileset import FileSet, open_fileset
+from shardmill.io.fileset import FileSet, StoredFile, open_fileset
 from shardmill.io.reading import Reader
 from shardmill.io.retry import NotFound
 from shardmill.job.block import Milled
@@ -233,14 +234,8 @@ def _check_rejects(fileset: FileSet, made: Manifest) -> Iterator[Problem]:
 
 def _listed_rejects(fileset: FileSet, side: SidecarFile) -> int:
     """A line is about one document, or as many records as it says."""
-    listed, rest = 0, b""
-    with fileset.open(side.name) as reader:
-        for data, _ in _chunks(reader, 0, side.bytes):
-            *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > _CHUNK_BYTES:
-                raise ValueError("it is too long")
-            listed += sum(int(json.loads(line)["records"]) if b'"records":' in line else 1 for line in lines)
-    return listed + bool(rest)
+    lines = StoredFile(fileset=fileset, name=side.name).lines()
+    return sum(int(json.loads(line)["records"]) if b'"records":' in line else 1 for line in lines)
 
 
 def _check_ends(corpus: Corpus) -> Iterator[Problem]:
@@ -265,16 +260,11 @@ def _check_offsets(corpus: Corpus) -> Iterator[Problem]:
             continue
         count = document_index.count_of(split.ends)
         at, same = 0, file.size == registry.NPY_BYTES + 8 * (count + 1)
-        for expected in _offsets(split.ends, count):
+        header = registry.npy_header(count + 1, "<i8") + bytes(8)
+        for expected in itertools.chain([header], (some.tobytes() for some in document_index.chunks(split.ends))):
             same, at = same and file.read(at, len(expected)) == expected, at + len(expected)
         if not same:
             yield Problem(file=file.name, what=f"does not say what {split.ends[-1].file.name} says")
-
-
-def _offsets(ends: document_index.Ends, count: int) -> Iterator[bytes]:
-    yield registry.npy_header(count + 1, "<i8") + bytes(8)
-    for some in document_index.chunks(ends):
-        yield some.tobytes()
 
 
 def _check_text(corpus: Corpus) -> Iterator[Problem]:
@@ -334,21 +324,16 @@ def _verify_source(
         problem = Problem(file="source", what="is not what the result was made from: " + "; ".join(changed[:5]))
         return dataclasses.replace(checked, problems=(problem,))
     job = make_job(spec, files, vocabulary, limits)
-    job = dataclasses.replace(
-        job, checker=Checker(job.engines, CHECKED_SHARE, ~spec.seed)
-    )  # other samples than prepare
+    checker = Checker(job.engines, CHECKED_SHARE, ~spec.seed)  # other samples than prepare
+    job = dataclasses.replace(job, checker=checker)
     splitter = choose_splitter(job, None, lambda _: None, lambda _: None)
     comparison = _Comparison(corpus, job)
     problems: tuple[Problem, ...] = ()
-
-    def progress() -> None:
-        report(comparison.input_bytes, job.total_bytes)
-
     try:
-        mill_blocks(job, splitter, BEGINNING, comparison.place, progress)
+        mill_blocks(job, splitter, BEGINNING, comparison.place, lambda: report(comparison.input_bytes, job.total_bytes))
         comparison.finish()
     except _Different as e:
-        problems = (e.problem,)
+        problems = e.args
     except MismatchError as e:
         problems = (Problem(file="source", what=str(e)),)
     by_reference = comparison.input_bytes if job.engines.ours is None else comparison.checked_bytes
@@ -372,9 +357,7 @@ def _spec_of(corpus: Corpus, sources: Sequence[str | Path]) -> tuple[Spec, Token
 
 
 class _Different(Exception):
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.what)
-        self.problem = problem
+    """Its one argument is the Problem that was found."""
 
 
 class _Comparison:

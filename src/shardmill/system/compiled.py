@@ -29,8 +29,7 @@ def load(path: str, version: int) -> ctypes.CDLL:
 
 
 def quick(library: ctypes.CDLL) -> ctypes.PyDLL:
-    """The same library, for what takes so little time that it keeps the GIL: to get it back takes longer while other
-    threads want it, too."""
+    """The same library for calls so short that they keep the GIL: taking it back from other threads would cost more."""
     return ctypes.PyDLL(library._name)
 
 
@@ -49,7 +48,7 @@ def address(array: "npt.NDArray[Any]") -> int:
 
 
 def problems() -> list[str]:
-    """What to say of each library that is not there."""
+    """A message for each library that is missing."""
     return [str(_broken(_PACKAGE / path, "is missing")) for path in _LIBRARIES if not (_PACKAGE / path).exists()]
 
 
