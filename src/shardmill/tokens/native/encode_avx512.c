@@ -127,28 +127,6 @@ static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], 
     _mm_storeu_si128((__m128i *)hashes, _mm256_castsi256_si128(_mm512_cvtepi64_epi32(hash)));
 }
 
-typedef struct {
-    __m512i shifts, mask;
-    u32 shift;
-} Layout;
-
-static inline Layout layout_of(const Engine *e)
-{
-    long long n = e->id_bits;
-    return (Layout){_mm512_setr_epi64(0, n, 2 * n, 0, n, 2 * n, 0, 0), _mm512_set1_epi64((1 << n) - 1), e->id_shift};
-}
-
-static inline void put(const Layout *l, u64 a, u64 b, u64 count, u8 *out)
-{
-    (void)count;
-    __m512i all = _mm512_mask_set1_epi64(_mm512_set1_epi64((long long)a), 0x38, (long long)b);
-    all = _mm512_and_si512(_mm512_srlv_epi64(all, l->shifts), l->mask);
-    if (l->shift == 2)
-        _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi64_epi32(all));
-    else
-        _mm_storeu_si128((__m128i *)out, _mm512_cvtepi64_epi16(all));
-}
-
 #include "kernel.h"
 
 #if defined(__clang__)

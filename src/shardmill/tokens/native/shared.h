@@ -44,33 +44,3 @@ static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], 
         hashes[i] = hash_word(keys[i][0], keys[i][1]);
     }
 }
-
-typedef struct {
-    u32 bits, mask, shift;
-} Layout;
-
-static inline Layout layout_of(const Engine *e)
-{
-    return (Layout){e->id_bits, (1u << e->id_bits) - 1, e->id_shift};
-}
-
-/* Three ids of 18 bits as numbers of two bytes, or of up to 20 bits as numbers of four. */
-static inline void put_three(const Layout *l, u64 ids, u8 *out)
-{
-    if (l->shift == 1) {
-        u64 all = (ids & 0xFFFF) | (ids >> 2 & 0xFFFFull << 16) | (ids >> 4 & 0xFFFFull << 32);
-        memcpy(out, &all, 8);
-    } else {
-        u64 two = (ids & l->mask) | (ids >> l->bits & l->mask) << 32;
-        u32 third = (u32)(ids >> 2 * l->bits) & l->mask;
-        memcpy(out, &two, 8);
-        memcpy(out + 8, &third, 4);
-    }
-}
-
-static inline void put(const Layout *l, u64 a, u64 b, u64 count, u8 *out)
-{
-    put_three(l, a, out);
-    if (UNLIKELY(count > 3))
-        put_three(l, b, out + (3ul << l->shift));
-}

@@ -1,0 +1,120 @@
+/* New words → their ids, many side by side: each step of one waits for memory, and the others fill the time. Included by
+ * kernel.h, once for each code path. */
+
+enum { LANES = 16 };
+
+/* A word while it is merged. Bit i + 1 of alive is part i; both ends have one that merges with nothing. A rank is kept as
+ * rank << 5 | place, so that the least is the leftmost of the lowest. */
+typedef struct {
+    Ranks ranks;
+    u64 alive, last, place;
+    u32 symbol[MIDDLE_BYTES + 2];
+    Late *word;
+    const u64 *with_next, *with_last; /* where the pairs that a merge makes stand */
+    u64 next_pair, last_pair;
+} Lane;
+
+static inline void start(const Engine *e, Lane *lane, Late *word, int wide)
+{
+    u32 n = word->size;
+    lane->word = word;
+    first_ranks(e, word->text, n, &lane->ranks, wide);
+    lane->alive = (1ull << (n + 2)) - 1;
+    lane->symbol[0] = lane->symbol[n + 1] = NONE;
+    for (u32 i = 0; i < n; i++)
+        lane->symbol[i + 1] = e->byte_symbol[word->text[i]];
+}
+
+/* The merge of the lowest rank: makes one of two parts and asks for the pairs that it makes. False if there is none. */
+static inline int merge_one(const Engine *e, Lane *lane, int wide)
+{
+    u32 least = least_rank(&lane->ranks, wide), i = (least & 31) + 1, rank = least >> 5;
+    if (rank == NONE)
+        return 0;
+    u64 after = lane->alive & ~((2ull << i) - 1), gone = after & -after, before = lane->alive & ((1ull << i) - 1);
+    after ^= gone;
+    lane->alive ^= gone;
+    u32 next = (u32)__builtin_ctzll(after), last = 63 - (u32)__builtin_clzll(before);
+    lane->next_pair = (u64)rank << SYMBOL_BITS | lane->symbol[next];
+    lane->last_pair = (u64)lane->symbol[last] << SYMBOL_BITS | rank;
+    lane->with_next = pair_entry(&e->pairs, lane->next_pair);
+    lane->with_last = pair_entry(&e->pairs, lane->last_pair);
+    __builtin_prefetch(lane->with_next);
+    __builtin_prefetch(lane->with_last);
+    lane->symbol[i] = rank;
+    lane->place = i;
+    lane->last = last;
+    set_rank(&lane->ranks, (u32)(gone >> 1), (u32)NONE << 5, wide);
+    return 1;
+}
+
+static inline void look_up(Lane *lane, int wide)
+{
+    u32 with_next = merged_at(lane->with_next, lane->next_pair), with_last = merged_at(lane->with_last, lane->last_pair);
+    u32 i = (u32)lane->place, last = (u32)lane->last;
+    set_rank(&lane->ranks, 1u << (i - 1), with_next << 5 | (i - 1), wide);
+    set_rank(&lane->ranks, (u32)((1ull << last) >> 1), with_last << 5 | (last - 1), wide);
+}
+
+static inline void finish(Engine *e, const Lane *lane, Learned *learned, int wide)
+{
+    Late *word = lane->word;
+    u32 ids[MIDDLE_BYTES], n = 0;
+    for (u64 left = lane->alive & ((1ull << (word->size + 1)) - 2); left; left &= left - 1)
+        ids[n++] = e->symbol_ids[lane->symbol[__builtin_ctzll(left)]];
+    if (word->text[word->size - 1] == 0xFF) { /* not UTF-8: it must not pass for the word without this byte */
+        word->value[1] = ASK_LONG;
+        return;
+    }
+    if (wide) {
+        u64 key[4];
+        middle_key(word->text, word->size, key);
+        Middle *w = learn_middle(e, key, word->hash, ids, n);
+        word->value[0] = (u64)(uintptr_t)w;
+        word->value[1] = w ? ASK_MIDDLE : ASK_LONG;
+        learned->middles += w != NULL;
+        return;
+    }
+    pack_ids(e, ids, n, word->value);
+    if (UNLIKELY(n > e->most)) {
+        const u64 key[4] = {word->key[0], word->key[1], ~0ull, ~0ull};
+        learned->middles += learn_middle(e, key, hash_middle(key), ids, n) != NULL;
+    }
+    learned->words += (u64)learn_word(e->words, e->word_mask, word->key, word->hash, word->value);
+}
+
+/* Byte pair encoding of `count` new words, one merge of each in turn. Those of more than 16 bytes are `wide`. */
+static inline __attribute__((always_inline)) void merge_all(Engine *e, const u16 *words, u32 count, Batch *b,
+                                                                Learned *learned, int wide)
+{
+    Lane lanes[LANES];
+    u32 busy = count < LANES ? count : LANES, started = busy;
+    for (u32 k = 0; k < busy; k++)
+        start(e, lanes + k, b->late + words[k], wide);
+    while (busy) {
+        for (u32 k = 0; k < busy;) {
+            if (merge_one(e, lanes + k, wide)) {
+                k++;
+                continue;
+            }
+            finish(e, lanes + k, learned, wide);
+            if (started < count)
+                start(e, lanes + k, b->late + words[started++], wide);
+            else
+                lanes[k] = lanes[--busy];
+        }
+        for (u32 k = 0; k < busy; k++)
+            look_up(lanes + k, wide);
+    }
+}
+
+static __attribute__((noinline)) void learn_new(Engine *e, u32 count, Batch *b, Learned *learned)
+{
+    merge_all(e, b->fresh, count, b, learned, 0);
+}
+
+static __attribute__((noinline)) void learn_new_middle(Engine *e, u32 count, Batch *b, Learned *learned)
+{
+    merge_all(e, b->fresh_middle, count, b, learned, 1);
+}
+
