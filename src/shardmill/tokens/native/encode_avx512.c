@@ -72,11 +72,7 @@ static inline u32 store_places(const Engine *e, u64 bits, u32 base, u16 *to)
     return count;
 }
 
-typedef struct {
-    __m512i lane[2];
-} Ranks;
-
-static inline __m512i first_half(const Engine *e, const u8 *s, u32 pairs, u32 place)
+static inline void first_half(const Engine *e, const u8 *s, u32 pairs, u32 place, u32 *lane)
 {
     __m512i a = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)s));
     __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(s + 1)));
@@ -85,26 +81,20 @@ static inline __m512i first_half(const Engine *e, const u8 *s, u32 pairs, u32 pl
                                                e->byte_pairs, 4);
     __m512i places = _mm512_add_epi32(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)counting)),
                                       _mm512_set1_epi32((int)place));
-    return _mm512_or_si512(_mm512_slli_epi32(rank, 5), places);
+    _mm512_store_si512(lane, _mm512_or_si512(_mm512_slli_epi32(rank, 5), places));
 }
 
-static inline void first_ranks(const Engine *e, const u8 *s, u32 n, Ranks *r, int wide)
+static inline void first_ranks(const Engine *e, const u8 *s, u32 n, u32 *ranks, int wide)
 {
-    r->lane[0] = first_half(e, s, n - 1, 0);
+    first_half(e, s, n - 1, 0, ranks);
     if (wide)
-        r->lane[1] = first_half(e, s + 16, n - 1 - 16, 16);
+        first_half(e, s + 16, n - 1 - 16, 16, ranks + 16);
 }
 
-static inline u32 least_rank(const Ranks *r, int wide)
+static inline u32 least_rank(const u32 *ranks, int wide)
 {
-    return _mm512_reduce_min_epu32(wide ? _mm512_min_epu32(r->lane[0], r->lane[1]) : r->lane[0]);
-}
-
-static inline void set_rank(Ranks *r, u32 lanes, u32 rank, int wide)
-{
-    r->lane[0] = _mm512_mask_set1_epi32(r->lane[0], (__mmask16)lanes, (int)rank);
-    if (wide)
-        r->lane[1] = _mm512_mask_set1_epi32(r->lane[1], (__mmask16)(lanes >> 16), (int)rank);
+    __m512i least = _mm512_load_si512(ranks);
+    return _mm512_reduce_min_epu32(wide ? _mm512_min_epu32(least, _mm512_load_si512(ranks + 16)) : least);
 }
 
 static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], u32 *hashes)

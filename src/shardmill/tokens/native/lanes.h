@@ -6,7 +6,7 @@ enum { LANES = 16 };
 /* A word while it is merged. Bit i + 1 of alive is part i; both ends have one that merges with nothing. A rank is kept as
  * rank << 5 | place, so that the least is the leftmost of the lowest. */
 typedef struct {
-    Ranks ranks;
+    u32 ranks[MIDDLE_BYTES] __attribute__((aligned(64)));
     u64 alive, last, place;
     u32 symbol[MIDDLE_BYTES + 2];
     Late *word;
@@ -18,7 +18,7 @@ static inline void start(const Engine *e, Lane *lane, Late *word, int wide)
 {
     u32 n = word->size;
     lane->word = word;
-    first_ranks(e, word->text, n, &lane->ranks, wide);
+    first_ranks(e, word->text, n, lane->ranks, wide);
     lane->alive = (1ull << (n + 2)) - 1;
     lane->symbol[0] = lane->symbol[n + 1] = NONE;
     for (u32 i = 0; i < n; i++)
@@ -28,7 +28,7 @@ static inline void start(const Engine *e, Lane *lane, Late *word, int wide)
 /* The merge of the lowest rank: makes one of two parts and asks for the pairs that it makes. False if there is none. */
 static inline int merge_one(const Engine *e, Lane *lane, int wide)
 {
-    u32 least = least_rank(&lane->ranks, wide), i = (least & 31) + 1, rank = least >> 5;
+    u32 least = least_rank(lane->ranks, wide), i = (least & 31) + 1, rank = least >> 5;
     if (rank == NONE)
         return 0;
     u64 after = lane->alive & ~((2ull << i) - 1), gone = after & -after, before = lane->alive & ((1ull << i) - 1);
@@ -41,19 +41,20 @@ static inline int merge_one(const Engine *e, Lane *lane, int wide)
     lane->with_last = pair_entry(&e->pairs, lane->last_pair);
     __builtin_prefetch(lane->with_next);
     __builtin_prefetch(lane->with_last);
+    __builtin_prefetch(e->symbol_ids + rank);
     lane->symbol[i] = rank;
     lane->place = i;
     lane->last = last;
-    set_rank(&lane->ranks, (u32)(gone >> 1), (u32)NONE << 5, wide);
+    lane->ranks[__builtin_ctzll(gone) - 1] = (u32)NONE << 5;
     return 1;
 }
 
-static inline void look_up(Lane *lane, int wide)
+static inline void look_up(Lane *lane)
 {
     u32 with_next = merged_at(lane->with_next, lane->next_pair), with_last = merged_at(lane->with_last, lane->last_pair);
     u32 i = (u32)lane->place, last = (u32)lane->last;
-    set_rank(&lane->ranks, 1u << (i - 1), with_next << 5 | (i - 1), wide);
-    set_rank(&lane->ranks, (u32)((1ull << last) >> 1), with_last << 5 | (last - 1), wide);
+    lane->ranks[i - 1] = with_next << 5 | (i - 1);
+    lane->ranks[(last - 1) % MIDDLE_BYTES] = with_last << 5 | (last - 1); /* before the first there is NONE, and no pair 31 */
 }
 
 static inline void finish(Engine *e, const Lane *lane, Learned *learned, int wide)
@@ -104,7 +105,7 @@ static inline __attribute__((always_inline)) void merge_all(Engine *e, const u16
                 lanes[k] = lanes[--busy];
         }
         for (u32 k = 0; k < busy; k++)
-            look_up(lanes + k, wide);
+            look_up(lanes + k);
     }
 }
 
