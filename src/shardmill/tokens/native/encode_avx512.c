@@ -72,25 +72,6 @@ static inline u32 store_places(const Engine *e, u64 bits, u32 base, u16 *to)
     return count;
 }
 
-static inline void first_half(const Engine *e, const u8 *s, u32 pairs, u32 place, u32 *lane)
-{
-    __m512i a = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)s));
-    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(s + 1)));
-    __m512i pair = _mm512_or_si512(_mm512_slli_epi32(a, 8), b);
-    __m512i rank = _mm512_mask_i32gather_epi32(_mm512_set1_epi32(NONE), (__mmask16)_bzhi_u32(0xFFFF, pairs), pair,
-                                               e->byte_pairs, 4);
-    __m512i places = _mm512_add_epi32(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)counting)),
-                                      _mm512_set1_epi32((int)place));
-    _mm512_store_si512(lane, _mm512_or_si512(_mm512_slli_epi32(rank, 5), places));
-}
-
-static inline void first_ranks(const Engine *e, const u8 *s, u32 n, u32 *ranks, int wide)
-{
-    first_half(e, s, n - 1, 0, ranks);
-    if (wide)
-        first_half(e, s + 16, n - 1 - 16, 16, ranks + 16);
-}
-
 static inline u32 least_rank(const u32 *ranks, int wide)
 {
     __m512i least = _mm512_load_si512(ranks);

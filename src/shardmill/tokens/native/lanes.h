@@ -1,28 +1,54 @@
 /* New words → their ids, many side by side: each step of one waits for memory, and the others fill the time. Included by
  * kernel.h, once for each code path. */
 
-enum { LANES = 16 };
+enum { LANES = 32 };
 
 /* A word while it is merged. Bit i + 1 of alive is part i; both ends have one that merges with nothing. A rank is kept as
  * rank << 5 | place, so that the least is the leftmost of the lowest. */
 typedef struct {
     u32 ranks[MIDDLE_BYTES] __attribute__((aligned(64)));
     u64 alive, last, place;
+    const u64 *entry[MIDDLE_BYTES];
+    u32 parts;
     u32 symbol[MIDDLE_BYTES + 2];
     Late *word;
     const u64 *with_next, *with_last; /* where the pairs that a merge makes stand */
     u64 next_pair, last_pair;
 } Lane;
 
+/* Begins with bytes, but for those pairs that are merged before anything else can reach one of their bytes. */
 static inline void start(const Engine *e, Lane *lane, Late *word, int wide)
 {
-    u32 n = word->size;
+    const u8 *s = word->text;
+    u32 n = word->size, parts = 1, skip = 0;
+    u64 pairs[MIDDLE_BYTES + 2];
+    pairs[0] = pairs[n] = pairs[n + 1] = ~0ull;
+    for (u32 i = 1; i < n; i++)
+        pairs[i] = e->byte_pairs[s[i - 1] << 8 | s[i]];
+    for (u32 i = 0; i < n; i++) {
+        u32 rank = PAIR_RANK(pairs[i + 1]);
+        int sure = (rank < PAIR_LEFT(pairs[i])) & (rank <= PAIR_RIGHT(pairs[i + 2]));
+        lane->symbol[parts] = sure ? rank : e->byte_symbol[s[i]];
+        parts += !skip;
+        skip = (u32)sure;
+    }
     lane->word = word;
-    first_ranks(e, word->text, n, lane->ranks, wide);
-    lane->alive = (1ull << (n + 2)) - 1;
-    lane->symbol[0] = lane->symbol[n + 1] = NONE;
-    for (u32 i = 0; i < n; i++)
-        lane->symbol[i + 1] = e->byte_symbol[word->text[i]];
+    lane->alive = (2ull << parts) - 1;
+    lane->symbol[0] = lane->symbol[parts] = NONE;
+    for (u32 i = 0; i < (wide ? MIDDLE_BYTES : SHORT_BYTES); i++)
+        lane->ranks[i] = (u32)NONE << 5;
+    lane->parts = parts;
+    for (u32 i = 1; i + 1 < parts; i++) {
+        lane->entry[i] = pair_entry(&e->pairs, (u64)lane->symbol[i] << SYMBOL_BITS | lane->symbol[i + 1]);
+        __builtin_prefetch(lane->entry[i]);
+        __builtin_prefetch(e->symbol_ids + lane->symbol[i]);
+    }
+}
+
+static inline void first_ranks(Lane *lane)
+{
+    for (u32 i = 1; i + 1 < lane->parts; i++)
+        lane->ranks[i - 1] = merged_at(lane->entry[i], (u64)lane->symbol[i] << SYMBOL_BITS | lane->symbol[i + 1]) << 5 | (i - 1);
 }
 
 /* The merge of the lowest rank: makes one of two parts and asks for the pairs that it makes. False if there is none. */
@@ -61,7 +87,7 @@ static inline void finish(Engine *e, const Lane *lane, Learned *learned, int wid
 {
     Late *word = lane->word;
     u32 ids[MIDDLE_BYTES], n = 0;
-    for (u64 left = lane->alive & ((1ull << (word->size + 1)) - 2); left; left &= left - 1)
+    for (u64 left = lane->alive & (lane->alive - 1); left & (left - 1); left &= left - 1)
         ids[n++] = e->symbol_ids[lane->symbol[__builtin_ctzll(left)]];
     if (word->text[word->size - 1] == 0xFF) { /* not UTF-8: it must not pass for the word without this byte */
         word->value[1] = ASK_LONG;
@@ -89,23 +115,28 @@ static inline __attribute__((always_inline)) void merge_all(Engine *e, const u16
                                                                 Learned *learned, int wide)
 {
     Lane lanes[LANES];
-    u32 busy = count < LANES ? count : LANES, started = busy;
-    for (u32 k = 0; k < busy; k++)
-        start(e, lanes + k, b->late + words[k], wide);
-    while (busy) {
-        for (u32 k = 0; k < busy;) {
-            if (merge_one(e, lanes + k, wide)) {
-                k++;
-                continue;
-            }
-            finish(e, lanes + k, learned, wide);
-            if (started < count)
-                start(e, lanes + k, b->late + words[started++], wide);
-            else
-                lanes[k] = lanes[--busy];
+    Lane *at[LANES];
+    for (u32 done = 0, busy; done < count;) {
+        busy = count - done < LANES ? count - done : LANES;
+        for (u32 k = 0; k < busy; k++) {
+            at[k] = lanes + k;
+            start(e, at[k], b->late + words[done + k], wide);
         }
         for (u32 k = 0; k < busy; k++)
-            look_up(lanes + k);
+            first_ranks(lanes + k);
+        done += busy;
+        while (busy) {
+            for (u32 k = 0; k < busy;) {
+                if (merge_one(e, at[k], wide)) {
+                    k++;
+                    continue;
+                }
+                finish(e, at[k], learned, wide);
+                at[k] = at[--busy];
+            }
+            for (u32 k = 0; k < busy; k++)
+                look_up(at[k]);
+        }
     }
 }
 

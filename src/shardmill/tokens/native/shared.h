@@ -14,15 +14,6 @@ static inline u32 store_places(const Engine *e, u64 bits, u32 base, u16 *to)
     return (u32)(sums >> 56);
 }
 
-static inline void first_ranks(const Engine *e, const u8 *s, u32 n, u32 *ranks, int wide)
-{
-    u32 i = 0;
-    for (; i + 1 < n; i++)
-        ranks[i] = e->byte_pairs[s[i] << 8 | s[i + 1]] << 5 | i;
-    for (; i < (wide ? MIDDLE_BYTES : SHORT_BYTES); i++)
-        ranks[i] = (u32)NONE << 5 | i;
-}
-
 static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], u32 *hashes)
 {
     for (u32 i = 0; i < 4; i++) {
