@@ -78,7 +78,7 @@ static inline u32 least_rank(const u32 *ranks, int wide)
     return _mm512_reduce_min_epu32(wide ? _mm512_min_epu32(least, _mm512_load_si512(ranks + 16)) : least);
 }
 
-static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], u32 *hashes)
+static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], u32 *places, u32 mask)
 {
     const __m512i lane = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)counting));
     const __m512i factors = _mm512_broadcast_i32x4(_mm_set_epi64x((long long)HASH1, (long long)HASH0));
@@ -95,7 +95,8 @@ static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], 
     __m512i product = _mm512_mullo_epi64(text, factors);
     __m512i hash = _mm512_add_epi64(product, _mm512_shuffle_epi32(product, _MM_PERM_BADC));
     hash = _mm512_maskz_compress_epi64(0x55, _mm512_srli_epi64(hash, 32));
-    _mm_storeu_si128((__m128i *)hashes, _mm256_castsi256_si128(_mm512_cvtepi64_epi32(hash)));
+    __m128i place = _mm_and_si128(_mm256_castsi256_si128(_mm512_cvtepi64_epi32(hash)), _mm_set1_epi32((int)mask));
+    _mm_storeu_si128((__m128i *)places, _mm_slli_epi32(place, 5));
 }
 
 #include "kernel.h"

@@ -14,13 +14,13 @@ static inline u32 store_places(const Engine *e, u64 bits, u32 base, u16 *to)
     return (u32)(sums >> 56);
 }
 
-static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], u32 *hashes)
+static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], u32 *places, u32 mask)
 {
     for (u32 i = 0; i < 4; i++) {
         u32 size = (u32)positions[i + 1] - positions[i];
         size = size <= SHORT_BYTES ? size : 0;
         keys[i][0] = load8(p + positions[i]) | padding[size][0];
         keys[i][1] = load8(p + positions[i] + 8) | padding[size][1];
-        hashes[i] = hash_word(keys[i][0], keys[i][1]);
+        places[i] = (hash_word(keys[i][0], keys[i][1]) & mask) * (u32)sizeof(Word);
     }
 }
