@@ -102,9 +102,9 @@ static inline void store_eight(const u16 places[8], u32 base, u16 *to)
 
 #include "shared.h"
 
-static inline u32 least_rank(const Ranks *r, int wide)
+static inline u32 least_rank(const u32 *ranks, int wide)
 {
-    const __m256i *lanes = (const __m256i *)r->lane;
+    const __m256i *lanes = (const __m256i *)ranks;
     __m256i least = _mm256_min_epu32(lanes[0], lanes[1]);
     if (wide)
         least = _mm256_min_epu32(least, _mm256_min_epu32(lanes[2], lanes[3]));

@@ -72,42 +72,13 @@ static inline u32 store_places(const Engine *e, u64 bits, u32 base, u16 *to)
     return count;
 }
 
-typedef struct {
-    __m512i lane[2];
-} Ranks;
-
-static inline __m512i first_half(const Engine *e, const u8 *s, u32 pairs, u32 place)
+static inline u32 least_rank(const u32 *ranks, int wide)
 {
-    __m512i a = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)s));
-    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(s + 1)));
-    __m512i pair = _mm512_or_si512(_mm512_slli_epi32(a, 8), b);
-    __m512i rank = _mm512_mask_i32gather_epi32(_mm512_set1_epi32(NONE), (__mmask16)_bzhi_u32(0xFFFF, pairs), pair,
-                                               e->byte_pairs, 4);
-    __m512i places = _mm512_add_epi32(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)counting)),
-                                      _mm512_set1_epi32((int)place));
-    return _mm512_or_si512(_mm512_slli_epi32(rank, 5), places);
+    __m512i least = _mm512_load_si512(ranks);
+    return _mm512_reduce_min_epu32(wide ? _mm512_min_epu32(least, _mm512_load_si512(ranks + 16)) : least);
 }
 
-static inline void first_ranks(const Engine *e, const u8 *s, u32 n, Ranks *r, int wide)
-{
-    r->lane[0] = first_half(e, s, n - 1, 0);
-    if (wide)
-        r->lane[1] = first_half(e, s + 16, n - 1 - 16, 16);
-}
-
-static inline u32 least_rank(const Ranks *r, int wide)
-{
-    return _mm512_reduce_min_epu32(wide ? _mm512_min_epu32(r->lane[0], r->lane[1]) : r->lane[0]);
-}
-
-static inline void set_rank(Ranks *r, u32 lanes, u32 rank, int wide)
-{
-    r->lane[0] = _mm512_mask_set1_epi32(r->lane[0], (__mmask16)lanes, (int)rank);
-    if (wide)
-        r->lane[1] = _mm512_mask_set1_epi32(r->lane[1], (__mmask16)(lanes >> 16), (int)rank);
-}
-
-static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], u32 *hashes)
+static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], u32 *places, u32 mask)
 {
     const __m512i lane = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)counting));
     const __m512i factors = _mm512_broadcast_i32x4(_mm_set_epi64x((long long)HASH1, (long long)HASH0));
@@ -124,29 +95,8 @@ static inline void make_keys(const u8 *p, const u16 *positions, u64 (*keys)[2], 
     __m512i product = _mm512_mullo_epi64(text, factors);
     __m512i hash = _mm512_add_epi64(product, _mm512_shuffle_epi32(product, _MM_PERM_BADC));
     hash = _mm512_maskz_compress_epi64(0x55, _mm512_srli_epi64(hash, 32));
-    _mm_storeu_si128((__m128i *)hashes, _mm256_castsi256_si128(_mm512_cvtepi64_epi32(hash)));
-}
-
-typedef struct {
-    __m512i shifts, mask;
-    u32 shift;
-} Layout;
-
-static inline Layout layout_of(const Engine *e)
-{
-    long long n = e->id_bits;
-    return (Layout){_mm512_setr_epi64(0, n, 2 * n, 0, n, 2 * n, 0, 0), _mm512_set1_epi64((1 << n) - 1), e->id_shift};
-}
-
-static inline void put(const Layout *l, u64 a, u64 b, u64 count, u8 *out)
-{
-    (void)count;
-    __m512i all = _mm512_mask_set1_epi64(_mm512_set1_epi64((long long)a), 0x38, (long long)b);
-    all = _mm512_and_si512(_mm512_srlv_epi64(all, l->shifts), l->mask);
-    if (l->shift == 2)
-        _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi64_epi32(all));
-    else
-        _mm_storeu_si128((__m128i *)out, _mm512_cvtepi64_epi16(all));
+    __m128i place = _mm_and_si128(_mm256_castsi256_si128(_mm512_cvtepi64_epi32(hash)), _mm_set1_epi32((int)mask));
+    _mm_storeu_si128((__m128i *)places, _mm_slli_epi32(place, 5));
 }
 
 #include "kernel.h"

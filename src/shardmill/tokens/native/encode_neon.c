@@ -77,11 +77,11 @@ static inline void store_eight(const u16 places[8], u32 base, u16 *to)
 
 #include "shared.h"
 
-static inline u32 least_rank(const Ranks *r, int wide)
+static inline u32 least_rank(const u32 *ranks, int wide)
 {
-    uint32x4_t least = vld1q_u32(r->lane);
+    uint32x4_t least = vld1q_u32(ranks);
     for (u32 i = 4; i < (wide ? MIDDLE_BYTES : SHORT_BYTES); i += 4)
-        least = vminq_u32(least, vld1q_u32(r->lane + i));
+        least = vminq_u32(least, vld1q_u32(ranks + i));
     return vminvq_u32(least);
 }
 

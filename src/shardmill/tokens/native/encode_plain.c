@@ -80,12 +80,12 @@ static inline __attribute__((always_inline)) void classify(const Engine *e, cons
 #undef AMONG
 #undef HIGHEST
 
-static inline u32 least_rank(const Ranks *r, int wide)
+static inline u32 least_rank(const u32 *ranks, int wide)
 {
-    u32 a = r->lane[0], b = r->lane[1];
+    u32 a = ranks[0], b = ranks[1];
     for (u32 i = 2; i < (wide ? MIDDLE_BYTES : SHORT_BYTES); i += 2) {
-        a = r->lane[i] < a ? r->lane[i] : a;
-        b = r->lane[i + 1] < b ? r->lane[i + 1] : b;
+        a = ranks[i] < a ? ranks[i] : a;
+        b = ranks[i + 1] < b ? ranks[i + 1] : b;
     }
     return a < b ? a : b;
 }

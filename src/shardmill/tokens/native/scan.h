@@ -93,7 +93,7 @@ static inline __attribute__((always_inline)) Carry classify_long(const Engine *e
             u8 last = p[(ptrdiff_t)i - 1];
             u32 before = last < 0x80 ? last : later.before;
             u64 known = (u64)(last < 0x80) | (u64)(later.behind == i);
-            b.apart |= (known & (u64)!may_merge(e, before, point, last, lead)) << i;
+            b.apart |= (known & (u64)!may_merge(e, before, point, last, p + i)) << i;
         }
         later.before = point;
         later.behind = i + size;
