@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #endif
 
-enum { SP_WINDOW = 4096, SP_PADDING = 32, BATCH = 256, MOST_NEW = 64 };
+enum { SP_WINDOW = 4096, SP_PADDING = 64, BATCH = 256, MOST_NEW = 64 };
 
 #define IS_NEW (0x10ull << 56)  /* merged a moment ago */
 #define IS_LONG (0x08ull << 56) /* in the table of long pieces, at this address */
@@ -21,20 +21,20 @@ typedef struct {
 typedef struct {
     const u8 *text;
     const u16 *at;
+    const u32 *first; /* the characters that they begin with */
     u64 keys[BATCH][2], values[BATCH][2];
     u32 hashes[BATCH]; /* all long pieces have the same, and a key that is in no entry: that is read from nearby */
     u32 long_hashes[BATCH];
-    u16 asked[BATCH]; /* those that are not a single character beyond ASCII, which need not be looked up */
+    u16 asked[BATCH]; /* those that are not a single character, which need not be looked up */
 } Batch;
 
-/* Where a piece ends that goes on from a character, whose byte matters if it is ASCII, to p. */
-static const u8 *piece_end(const Sp *e, u8 byte, u32 character, const u8 *p, const u8 *end)
+/* Where a piece ends that goes on from a character to p. */
+static const u8 *piece_end(const Sp *e, u32 character, const u8 *p, const u8 *end)
 {
     for (u32 width; p < end; p += width) {
         u32 here = character_before_end(e, p, end, &width);
-        if ((byte | *p) < 0x80 ? e->apart[byte][*p] : !may_join(e, character, here))
+        if (!may_join(e, character, here))
             return p;
-        byte = *p;
         character = here;
     }
     return end;
@@ -44,13 +44,13 @@ static const u8 *piece_end(const Sp *e, u8 byte, u32 character, const u8 *p, con
 static size_t piece_size(const Sp *e, const u8 *text, size_t size)
 {
     u32 width, first = character_before_end(e, text, text + size, &width);
-    return width < size ? (size_t)(piece_end(e, *text, first, text + width, text + size) - text) : size;
+    return width < size ? (size_t)(piece_end(e, first, text + width, text + size) - text) : size;
 }
 
 /* How much of a text is one piece with a blank before it. */
 size_t sp_size_behind_blank(const Sp *e, const u8 *text, size_t size)
 {
-    return (size_t)(piece_end(e, ' ', e->ascii[' '], text, text + size) - text);
+    return (size_t)(piece_end(e, e->pages[' '], text, text + size) - text);
 }
 
 static u32 characters(const u8 *s, u32 n)
@@ -118,10 +118,10 @@ static void learn(Sp *e, const u64 key[2], u32 hash, const New *piece, Learned *
 
 #if defined(__x86_64__) && !defined(PLAIN_C)
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi,bmi2,lzcnt,popcnt"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi,bmi2,lzcnt,popcnt"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi,bmi2,lzcnt,popcnt")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi,bmi2,lzcnt,popcnt")
 #endif
 #define USE_AVX512
 #define KERNEL sp_encode_avx512

@@ -96,7 +96,7 @@ static inline int FN(begin)(const Sp *e, FN(Lane) *lane, New *piece)
     }
     if (all < 0x80) {
         for (u32 i = 0; i < n; i++)
-            symbol[i] = SYMBOL_OF(e->ascii[s[i]]);
+            symbol[i] = SYMBOL_OF(e->pages[s[i]]);
         for (u32 i = 0; i + 1 < n; i++)
             rank[i] = e->ascii_pairs[s[i] << 7 | s[i + 1]] << 4 | i;
         count = n;
@@ -176,31 +176,7 @@ static __attribute__((noinline)) void FN(merge)(const Sp *e, New *pieces, u32 co
     }
 }
 
-/* Where pieces begin in a window; the first at 0. Four bytes behind it may be read. */
-static u32 FN(find_pieces)(const Sp *e, const u8 *p, u32 size, u16 *at)
-{
-    u32 count = 1, width, i, before = character_at(e, p, &width);
-    at[0] = 0;
-    for (i = width; i < size;) {
-        if (p[i - 1] < 0x80 && i + 32 <= size &&
-            !((load8(p + i) | load8(p + i + 8) | load8(p + i + 16) | load8(p + i + 24)) & 0x8080808080808080ull)) {
-            for (u32 k = i; k < i + 32; k++) { /* ASCII: without a branch */
-                at[count] = (u16)k;
-                count += e->apart[p[k - 1]][p[k]];
-            }
-            i += 32;
-            before = e->ascii[p[i - 1]];
-            continue;
-        }
-        for (u32 stop = i + 32 < size ? i + 32 : size; i < stop; i += width) {
-            u32 here = character_at(e, p + i, &width);
-            at[count] = (u16)i;
-            count += (p[i - 1] | p[i]) < 0x80 ? e->apart[p[i - 1]][p[i]] : !may_join(e, before, here);
-            before = here;
-        }
-    }
-    return count;
-}
+#include "sp_find.h"
 
 /* The ids of pieces `from` to `to`, of which the new ones are in `fresh`. */
 static inline u32 *FN(write_ids)(Sp *e, const Batch *b, u32 from, u32 to, const New *fresh, u32 *out, Learned *learned)
@@ -226,23 +202,30 @@ static inline u32 *FN(write_ids)(Sp *e, const Batch *b, u32 from, u32 to, const 
     return out;
 }
 
-/* The keys and hashes of pieces, and how many are to be asked for. */
-static inline u32 FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
+static const u8 FN(size_by_lead)[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4};
+
+/* Which pieces are to be looked up, and how many: where most are characters, those have their ids at once. */
+static inline u32 FN(take_characters)(const Sp *e, Batch *b, u32 count)
 {
     u32 asked = 0;
     for (u32 i = 0; i < count; i++) {
         const u8 *s = b->text + b->at[i];
+        u32 symbol = SYMBOL_OF(*s < 0x80 ? e->pages[*s] : b->first[i]);
+        b->values[i][0] = e->ids[symbol < e->symbols ? symbol : 0];
+        b->values[i][1] = 1ull << 56;
+        b->asked[asked] = (u16)i;
+        asked += ((u32)b->at[i + 1] - b->at[i] != FN(size_by_lead)[*s >> 4]) | (symbol == NO_SYMBOL);
+    }
+    return asked;
+}
+
+/* The keys and hashes of pieces. */
+static inline void FN(hash_pieces)(const Sp *e, Batch *b, u32 asked)
+{
+    for (u32 k = 0; k < asked; k++) {
+        u32 i = b->asked[k];
+        const u8 *s = b->text + b->at[i];
         u32 size = (u32)b->at[i + 1] - b->at[i], held = size <= PIECE_BYTES ? size : 0;
-        if (*s >= 0xC0 && size == (*s < 0xE0 ? 2 : *s < 0xF0 ? 3 : 4)) {
-            u32 symbol = SYMBOL_OF(character_at(e, s, &size)), ids[4] = {e->byte_id[s[0]], e->byte_id[s[1]], e->byte_id[s[2]], e->byte_id[s[3]]};
-            if (symbol != NO_SYMBOL) {
-                b->values[i][0] = e->ids[symbol];
-                b->values[i][1] = 1ull << 56;
-            } else
-                pack_value(ids, size, b->values[i]);
-            continue;
-        }
-        b->asked[asked++] = (u16)i;
         b->keys[i][0] = load8(s) | padding[held][0];
         b->keys[i][1] = load8(s + 8) | padding[held][1];
         b->hashes[i] = hash_word(b->keys[i][0], b->keys[i][1]);
@@ -254,7 +237,6 @@ static inline u32 FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
         } else
             __builtin_prefetch(e->pieces + word_place(b->hashes[i], 0, e->piece_mask));
     }
-    return asked;
 }
 
 /* Reads the entries of pieces that are asked for, from the `from`-th on, until MOST_NEW are not where they should be
@@ -283,13 +265,19 @@ static inline u32 FN(look_up)(const Sp *e, Batch *b, u32 from, u32 asked, New *m
 
 /* Pieces between the places → ids: from what was learned, or merged now. Entries are asked for long before they are
  * read, since most are far from the processor. */
-static u32 *FN(encode_pieces)(Sp *e, const u8 *text, const u16 *at, u32 count, u32 *out, Learned *learned)
+static u32 *FN(encode_pieces)(Sp *e, const u8 *text, const u16 *at, const u32 *first, u32 count, u32 *out, Learned *learned)
 {
-    Batch b = {.text = text, .at = at};
+    Batch b = {.text = text, .at = at, .first = first};
     New fresh[MOST_NEW];
-    for (u32 size; count && out; b.at += size, count -= size) {
+    for (u32 size; count && out; b.at += size, b.first = first ? b.first + size : NULL, count -= size) {
         size = count < BATCH ? count : BATCH;
-        u32 asked = FN(hash_pieces)(e, &b, size), k = 0;
+        u32 asked = size, k = 0;
+        if (first)
+            asked = FN(take_characters)(e, &b, size);
+        else
+            for (u32 i = 0; i < size; i++)
+                b.asked[i] = (u16)i;
+        FN(hash_pieces)(e, &b, asked);
         for (u32 from = 0, to, missed; from < size && out; from = to) {
             k = FN(look_up)(e, &b, k, asked, fresh, &missed);
             to = k < asked ? b.asked[k] : size;
@@ -307,6 +295,7 @@ u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, Learn
 {
     u8 copy[SP_WINDOW + SP_PADDING];
     u16 at[SP_WINDOW + 64];
+    u32 first[SP_WINDOW + 64];
     while (size && out) {
         const u8 *p = text;
         u32 span = size < SP_WINDOW ? (u32)size : SP_WINDOW;
@@ -315,7 +304,7 @@ u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, Learn
             memset(copy + readable, 0, span + SP_PADDING - readable);
             p = copy;
         }
-        u32 count = FN(find_pieces)(e, p, span, at);
+        u32 others, count = FN(find_pieces)(e, p, span, at, first, &others);
         size_t used = span;
         if (size > span) { /* the last piece may go on */
             used = at[--count];
@@ -325,7 +314,7 @@ u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, Learn
             }
         } else
             at[count] = (u16)span;
-        out = count ? FN(encode_pieces)(e, p, at, count, out, learned) : out;
+        out = count ? FN(encode_pieces)(e, p, at, others > count / 2 ? first : NULL, count, out, learned) : out;
         text += used;
         size -= used;
         readable -= used;
