@@ -124,6 +124,12 @@ static inline int may_join(const Sp *e, u32 left, u32 right)
     return e->joined[bit >> 5] >> (bit & 31) & 1;
 }
 
+/* Where what a pair gives may stand, as in pair_entry. */
+static inline const u64 *sp_pair_entry(const Pairs *p, u64 hash)
+{
+    return p->slots + pair_slot(hash, p->steps[hash >> p->bucket_shift], p->mask);
+}
+
 static inline u32 hash_long_piece(const u8 *s, size_t n)
 {
     u64 h = n, tail = 0;

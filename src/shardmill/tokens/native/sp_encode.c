@@ -5,16 +5,18 @@
 #include <immintrin.h>
 #endif
 
-enum { SP_WINDOW = 4096, SP_PADDING = 64, BATCH = 256, MOST_NEW = 64 };
+enum { SP_WINDOW = 4096, SP_PADDING = 128, BATCH = 256, MOST_NEW = 64, MOST_SYMBOLS = 32, TOGETHER = 32 };
 
 #define IS_NEW (0x10ull << 56)  /* merged a moment ago */
 #define IS_LONG (0x08ull << 56) /* in the table of long pieces, at this address */
 
-/* A new piece of up to 16 characters, and its ids when it is merged. */
+/* A new piece of up to 32 characters, and its ids when it is merged, of which the first are symbols for a while; wide: more
+ * than 16 characters. */
 typedef struct {
-    u32 ids[PIECE_BYTES];
+    u32 ids[MOST_SYMBOLS];
     const u8 *text;
-    u32 size, index, count;
+    u32 size, index, count, symbols;
+    int wide;
 } New;
 
 /* Pieces that are looked up together: piece i is from at[i] to at[i + 1]. */
@@ -78,10 +80,14 @@ static u32 find_elsewhere(Sp *e, Batch *b, New *missed, u32 count)
         } else if (other) {
             b->values[i][0] = (u64)(uintptr_t)other;
             b->values[i][1] = IS_LONG;
-        } else if (size <= PIECE_BYTES || (size <= LONG_PIECE_BYTES && characters(s, size) <= PIECE_BYTES)) {
+        } else if (size <= LONG_PIECE_BYTES) {
+            u32 symbols = size <= PIECE_BYTES ? size : characters(s, size);
+            if (symbols > MOST_SYMBOLS)
+                continue;
             b->values[i][1] = IS_NEW;
             missed[news].text = s;
             missed[news].size = size;
+            missed[news].wide = symbols > MOST_SYMBOLS / 2;
             missed[news++].index = i;
         }
     }
