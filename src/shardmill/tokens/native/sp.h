@@ -47,13 +47,13 @@ struct Sp {
     u32 symbols, merged_symbols; /* those of merges come first, by rank; then characters */
     u32 *ids;                    /* of symbols */
     u16 page[POINTS >> 8];
-    u32 *pages; /* code points → characters: their symbols, or NO_SYMBOL without a token, and the flags below */
+    u32 *pages; /* code points → characters: their symbols, or NO_SYMBOL without a token, and the flags below. The first
+                 * 65,536 stand at their own place, and a blank is what U+2581 is */
     u32 byte_id[256];
-    u32 ascii[128]; /* the characters of ASCII; that of a blank is that of U+2581 */
     u32 ascii_pairs[128 * 128];
     u8 apart[128][128]; /* whether text is cut between two bytes */
-    u64 *joined;        /* a bit for the hash of two symbols side by side in a live token */
-    u32 joined_shift;
+    u32 *joined;        /* a bit for the hash of two symbols side by side in a live token */
+    u32 joined_shift, joined_mask;
     u8 closed[128]; /* bytes that stand only in added tokens made of that byte alone: a run of one is a piece */
     const Added *added, *normalized; /* tokens that are found in the text; and those found where blanks are U+2581 */
     int prepend;                     /* one of the below */
@@ -73,12 +73,9 @@ enum { PREPEND_NEVER, PREPEND_EACH, PREPEND_FIRST };
 /* Whether a live token has this character behind another, or before one. */
 #define JOINS_LEFT (1u << 31)
 #define JOINS_RIGHT (1u << 30)
+#define CLOSED (1u << 29) /* and which byte it is stands above the symbol */
+#define JOINED_HASH 0x9E3779B1u
 #define SYMBOL_OF(character) ((character) & NO_SYMBOL)
-
-static inline u32 character_of(const Sp *e, u32 point)
-{
-    return e->pages[(u32)e->page[point >> 8] << 8 | (point & 255)];
-}
 
 /* The character at s, of which four bytes may be read, and its size. */
 static inline u32 character_at(const Sp *e, const u8 *s, u32 *size)
@@ -86,19 +83,20 @@ static inline u32 character_at(const Sp *e, const u8 *s, u32 *size)
     u32 next;
     if (*s < 0x80) {
         *size = 1;
-        return e->ascii[*s];
+        return e->pages[*s];
     }
     memcpy(&next, s, 4);
     if (*s < 0xE0) {
         *size = 2;
-        return character_of(e, (next & 31) << 6 | (next >> 8 & 63));
+        return e->pages[(next & 31) << 6 | (next >> 8 & 63)];
     }
     if (*s < 0xF0) {
         *size = 3;
-        return character_of(e, (next & 15) << 12 | (next >> 8 & 63) << 6 | (next >> 16 & 63));
+        return e->pages[(next & 15) << 12 | (next >> 8 & 63) << 6 | (next >> 16 & 63)];
     }
+    u32 point = (next & 7) << 18 | (next >> 8 & 63) << 12 | (next >> 16 & 63) << 6 | (next >> 24 & 63);
     *size = 4;
-    return character_of(e, (next & 7) << 18 | (next >> 8 & 63) << 12 | (next >> 16 & 63) << 6 | (next >> 24 & 63));
+    return e->pages[(u32)e->page[point >> 8] << 8 | (point & 255)];
 }
 
 /* The same where no byte at `end` or behind may be read. */
@@ -111,18 +109,25 @@ static inline u32 character_before_end(const Sp *e, const u8 *s, const u8 *end, 
     return character_at(e, last, size);
 }
 
-static inline u64 joined_bit(const Sp *e, u32 left, u32 right)
+/* Neighbours in the alphabet have their bits side by side, so that a text needs few cache lines of them. */
+static inline u32 joined_bit(const Sp *e, u32 left, u32 right)
 {
-    return ((u64)SYMBOL_OF(left) << 32 | SYMBOL_OF(right)) * HASH0 >> e->joined_shift;
+    return ((SYMBOL_OF(left) * JOINED_HASH >> e->joined_shift) + SYMBOL_OF(right)) & e->joined_mask;
 }
 
-/* Whether a live token may hold two characters side by side: a few more than do. */
+/* Whether a live token may hold two characters side by side, a few more than do; or they are a run of a closed byte. */
 static inline int may_join(const Sp *e, u32 left, u32 right)
 {
+    u32 bit = joined_bit(e, left, right);
     if (!(left & JOINS_RIGHT) || !(right & JOINS_LEFT))
-        return 0;
-    u64 bit = joined_bit(e, left, right);
-    return e->joined[bit >> 6] >> (bit & 63) & 1;
+        return left == right && (right & CLOSED);
+    return e->joined[bit >> 5] >> (bit & 31) & 1;
+}
+
+/* Where what a pair gives may stand, as in pair_entry. */
+static inline const u64 *sp_pair_entry(const Pairs *p, u64 hash)
+{
+    return p->slots + pair_slot(hash, p->steps[hash >> p->bucket_shift], p->mask);
 }
 
 static inline u32 hash_long_piece(const u8 *s, size_t n)

@@ -3,7 +3,7 @@
 
 #include "sp.h"
 
-enum { NO_TOKEN = 0xFFFFFFFF };
+enum { NO_TOKEN = 0xFFFFFFFF, EMPTY_PAGE = 0x100 };
 
 /* What is needed only to build. Tokens are known by their number, their place in the vocabulary. */
 typedef struct {
@@ -36,10 +36,12 @@ static u32 *character_place(Sp *e, u32 point)
 /* Characters that have a token: for now `pages` holds their tokens. */
 static int map_characters(Sp *e, Building *b, u32 *used)
 {
-    u32 points[4], n, pages = 1;
+    u32 points[4], n, pages = EMPTY_PAGE + 1;
+    for (u32 i = 0; i < POINTS >> 8; i++)
+        e->page[i] = (u16)(i < EMPTY_PAGE ? i : EMPTY_PAGE);
     for (u32 t = 0; t < b->v->count; t++) {
         const u8 *s = spelling(b->v, t, &n);
-        if (n && n <= 4 && points_of(s, n, points) == 1 && !e->page[points[0] >> 8])
+        if (n && n <= 4 && points_of(s, n, points) == 1 && e->page[points[0] >> 8] == EMPTY_PAGE)
             e->page[points[0] >> 8] = (u16)pages++;
     }
     e->pages = any_table((size_t)pages * 256 * sizeof(u32), &e->memory);
@@ -127,10 +129,12 @@ static int list_pairs(Sp *e, const Building *b)
 static int note_neighbours(Sp *e, const Building *b)
 {
     u32 points[LONGEST_TOKEN], n;
-    e->joined_shift = 64 - 18; /* of the bits at most an eighth is set */
-    while (1ull << (64 - e->joined_shift) < 8ull * e->merged_symbols)
-        e->joined_shift--;
-    e->joined = any_table(1ull << (64 - e->joined_shift - 3), &e->memory);
+    u32 bits = 18; /* of the bits at most one in 32 is set */
+    while (1ull << bits < 32ull * e->merged_symbols)
+        bits++;
+    e->joined_shift = 32 - bits;
+    e->joined_mask = (1u << bits) - 1;
+    e->joined = any_table(1ull << (bits - 3), &e->memory);
     if (!e->joined)
         return NO_MEMORY;
     memset(e->apart, 1, sizeof e->apart);
@@ -141,8 +145,8 @@ static int note_neighbours(Sp *e, const Building *b)
         n = points_of(s, n, points);
         for (u32 i = 1; i < n; i++) {
             u32 *before = character_place(e, points[i - 1]), *here = character_place(e, points[i]);
-            u64 bit = joined_bit(e, *before, *here);
-            e->joined[bit >> 6] |= 1ull << (bit & 63);
+            u32 bit = joined_bit(e, *before, *here);
+            e->joined[bit >> 5] |= 1u << (bit & 31);
             *before |= JOINS_RIGHT;
             *here |= JOINS_LEFT;
             u32 left = points[i - 1] == UNDERLINE ? ' ' : points[i - 1], right = points[i] == UNDERLINE ? ' ' : points[i];
@@ -155,13 +159,12 @@ static int note_neighbours(Sp *e, const Building *b)
 
 static void tabulate_ascii(Sp *e)
 {
-    for (u32 i = 0; i < 128; i++)
-        e->ascii[i] = character_of(e, i == ' ' ? (u32)UNDERLINE : i);
+    e->pages[' '] = e->pages[UNDERLINE];
     for (u32 i = 0; i < 128 * 128; i++)
-        e->ascii_pairs[i] = merged(&e->pairs, SYMBOL_OF(e->ascii[i >> 7]), SYMBOL_OF(e->ascii[i & 127]));
+        e->ascii_pairs[i] = merged(&e->pairs, SYMBOL_OF(e->pages[i >> 7]), SYMBOL_OF(e->pages[i & 127]));
     for (u32 c = 0; c < 128; c++)
         if (e->closed[c]) {
-            e->ascii[c] = NO_SYMBOL;
+            e->pages[c] = CLOSED | c << SYMBOL_BITS | NO_SYMBOL;
             for (u32 x = 0; x < 128; x++)
                 e->apart[x][c] = e->apart[c][x] = x != c;
         }

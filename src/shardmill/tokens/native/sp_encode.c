@@ -5,36 +5,38 @@
 #include <immintrin.h>
 #endif
 
-enum { SP_WINDOW = 4096, SP_PADDING = 32, BATCH = 256, MOST_NEW = 64 };
+enum { SP_WINDOW = 4096, SP_PADDING = 128, BATCH = 256, MOST_NEW = 64, MOST_SYMBOLS = 32, TOGETHER = 32 };
 
 #define IS_NEW (0x10ull << 56)  /* merged a moment ago */
 #define IS_LONG (0x08ull << 56) /* in the table of long pieces, at this address */
 
-/* A new piece of up to 16 characters, and its ids when it is merged. */
+/* A new piece of up to 32 characters, and its ids when it is merged, of which the first are symbols for a while; wide: more
+ * than 16 characters. */
 typedef struct {
-    u32 ids[PIECE_BYTES];
+    u32 ids[MOST_SYMBOLS];
     const u8 *text;
-    u32 size, index, count;
+    u32 size, index, count, symbols;
+    int wide;
 } New;
 
 /* Pieces that are looked up together: piece i is from at[i] to at[i + 1]. */
 typedef struct {
     const u8 *text;
     const u16 *at;
+    const u32 *first; /* the characters that they begin with */
     u64 keys[BATCH][2], values[BATCH][2];
     u32 hashes[BATCH]; /* all long pieces have the same, and a key that is in no entry: that is read from nearby */
     u32 long_hashes[BATCH];
-    u16 asked[BATCH]; /* those that are not a single character beyond ASCII, which need not be looked up */
+    u16 asked[BATCH]; /* those that are not a single character, which need not be looked up */
 } Batch;
 
-/* Where a piece ends that goes on from a character, whose byte matters if it is ASCII, to p. */
-static const u8 *piece_end(const Sp *e, u8 byte, u32 character, const u8 *p, const u8 *end)
+/* Where a piece ends that goes on from a character to p. */
+static const u8 *piece_end(const Sp *e, u32 character, const u8 *p, const u8 *end)
 {
     for (u32 width; p < end; p += width) {
         u32 here = character_before_end(e, p, end, &width);
-        if ((byte | *p) < 0x80 ? e->apart[byte][*p] : !may_join(e, character, here))
+        if (!may_join(e, character, here))
             return p;
-        byte = *p;
         character = here;
     }
     return end;
@@ -44,13 +46,13 @@ static const u8 *piece_end(const Sp *e, u8 byte, u32 character, const u8 *p, con
 static size_t piece_size(const Sp *e, const u8 *text, size_t size)
 {
     u32 width, first = character_before_end(e, text, text + size, &width);
-    return width < size ? (size_t)(piece_end(e, *text, first, text + width, text + size) - text) : size;
+    return width < size ? (size_t)(piece_end(e, first, text + width, text + size) - text) : size;
 }
 
 /* How much of a text is one piece with a blank before it. */
 size_t sp_size_behind_blank(const Sp *e, const u8 *text, size_t size)
 {
-    return (size_t)(piece_end(e, ' ', e->ascii[' '], text, text + size) - text);
+    return (size_t)(piece_end(e, e->pages[' '], text, text + size) - text);
 }
 
 static u32 characters(const u8 *s, u32 n)
@@ -78,10 +80,14 @@ static u32 find_elsewhere(Sp *e, Batch *b, New *missed, u32 count)
         } else if (other) {
             b->values[i][0] = (u64)(uintptr_t)other;
             b->values[i][1] = IS_LONG;
-        } else if (size <= PIECE_BYTES || (size <= LONG_PIECE_BYTES && characters(s, size) <= PIECE_BYTES)) {
+        } else if (size <= LONG_PIECE_BYTES) {
+            u32 symbols = size <= PIECE_BYTES ? size : characters(s, size);
+            if (symbols > MOST_SYMBOLS)
+                continue;
             b->values[i][1] = IS_NEW;
             missed[news].text = s;
             missed[news].size = size;
+            missed[news].wide = symbols > MOST_SYMBOLS / 2;
             missed[news++].index = i;
         }
     }
@@ -118,10 +124,10 @@ static void learn(Sp *e, const u64 key[2], u32 hash, const New *piece, Learned *
 
 #if defined(__x86_64__) && !defined(PLAIN_C)
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi,bmi2,lzcnt,popcnt"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi,bmi2,lzcnt,popcnt"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi,bmi2,lzcnt,popcnt")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi,bmi2,lzcnt,popcnt")
 #endif
 #define USE_AVX512
 #define KERNEL sp_encode_avx512

@@ -3,22 +3,39 @@
  * Four steps, each over many pieces at once, so that the processor need not wait for memory: find where pieces begin,
  * hash them and ask for their entries, read the entries and merge what is new, write the ids. */
 
+#include "sp_find.h"
+
 #if defined(USE_AVX512)
-typedef __m512i FN(Ranks);
+typedef struct {
+    __m512i lane[2];
+} FN(Ranks);
 
-static inline FN(Ranks) FN(load_ranks)(const u32 *rank)
+static inline u32 FN(least)(const FN(Ranks) *r, int wide)
 {
-    return _mm512_load_si512(rank);
+    return _mm512_reduce_min_epu32(wide ? _mm512_min_epu32(r->lane[0], r->lane[1]) : r->lane[0]);
 }
 
-static inline u32 FN(least)(const FN(Ranks) *r)
+static inline void FN(set)(FN(Ranks) *r, u32 lanes, u32 rank, int wide)
 {
-    return _mm512_reduce_min_epu32(*r);
+    r->lane[0] = _mm512_mask_set1_epi32(r->lane[0], (__mmask16)lanes, (int)rank);
+    if (wide)
+        r->lane[1] = _mm512_mask_set1_epi32(r->lane[1], (__mmask16)(lanes >> 16), (int)rank);
 }
 
-static inline void FN(set)(FN(Ranks) *r, u32 lanes, u32 rank)
+/* The symbols of a piece of up to 64 bytes; how many there are. */
+static inline u32 FN(read_symbols)(const Sp *e, const u8 *s, u32 n, u32 *symbol)
 {
-    *r = _mm512_mask_set1_epi32(*r, (__mmask16)lanes, (int)rank);
+    u16 point[128], place[128];
+    u32 count = FN(read_points)(s, 0, n < 32 ? (1u << n) - 1 : ~0u, point, place);
+    if (UNLIKELY(n > 32))
+        count += FN(read_points)(s, 32, n < 64 ? (1u << (n - 32)) - 1 : ~0u, point + count, place + count);
+    count = count < MOST_SYMBOLS ? count : (u32)MOST_SYMBOLS; /* more are not UTF-8 */
+    for (u32 k = 0; k < count; k += 16) {
+        __m512i none = _mm512_set1_epi32(NO_SYMBOL), found = FN(characters)(e, s, point + k, place + k, _bzhi_u32(0xFFFF, count - k));
+        found = _mm512_and_si512(found, none);
+        _mm512_storeu_si512(symbol + k, _mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(found, none), found));
+    }
+    return count;
 }
 
 /* All five ids of an entry, though it may have fewer. */
@@ -32,30 +49,34 @@ static inline void FN(unpack)(const u64 value[2], u32 *out)
 }
 #else
 typedef struct {
-    u32 lane[PIECE_BYTES];
+    u32 lane[MOST_SYMBOLS];
 } FN(Ranks);
 
-static inline FN(Ranks) FN(load_ranks)(const u32 *rank)
-{
-    FN(Ranks) r;
-    memcpy(&r, rank, sizeof r);
-    return r;
-}
-
-static inline u32 FN(least)(const FN(Ranks) *r)
+static inline u32 FN(least)(const FN(Ranks) *r, int wide)
 {
     u32 a = r->lane[0], b = r->lane[1];
-    for (u32 i = 2; i < PIECE_BYTES; i += 2) {
+    for (u32 i = 2; i < (wide ? MOST_SYMBOLS : MOST_SYMBOLS / 2); i += 2) {
         a = r->lane[i] < a ? r->lane[i] : a;
         b = r->lane[i + 1] < b ? r->lane[i + 1] : b;
     }
     return a < b ? a : b;
 }
 
-static inline void FN(set)(FN(Ranks) *r, u32 lanes, u32 rank)
+static inline void FN(set)(FN(Ranks) *r, u32 lanes, u32 rank, int wide)
 {
+    (void)wide;
     if (lanes)
-        r->lane[__builtin_ctz(lanes) & 15] = rank;
+        r->lane[__builtin_ctz(lanes)] = rank;
+}
+
+static inline u32 FN(read_symbols)(const Sp *e, const u8 *s, u32 n, u32 *symbol)
+{
+    u32 count = 0;
+    for (u32 i = 0, size; i < n && count < MOST_SYMBOLS; i += size) {
+        u32 found = SYMBOL_OF(character_at(e, s + i, &size));
+        symbol[count++] = found == NO_SYMBOL ? 0 : found; /* not UTF-8 */
+    }
+    return count;
 }
 
 static inline void FN(unpack)(const u64 value[2], u32 *out)
@@ -70,11 +91,12 @@ static inline void FN(unpack)(const u64 value[2], u32 *out)
 #endif
 
 /* A piece while it is merged. Bit i + 1 of alive is part i; both ends have one that merges with nothing. A rank is kept as
- * rank << 4 | place, so that the least is the leftmost of the lowest. */
+ * rank << 5 | place, so that the least is the leftmost of the lowest. */
 typedef struct {
     FN(Ranks) ranks;
-    u32 alive, at, ahead, symbol[PIECE_BYTES + 2];
-    u64 next_pair, last_pair; /* what the last merge made, with its neighbours */
+    u64 alive;
+    u32 at, ahead, symbol[16 + MOST_SYMBOLS + 2];
+    u64 next_pair, last_pair, next_hash, last_hash; /* what the last merge made, with its neighbours */
     const u64 *with_next, *with_last;
     New *piece;
 } FN(Lane);
@@ -83,123 +105,115 @@ typedef struct {
 static inline int FN(begin)(const Sp *e, FN(Lane) *lane, New *piece)
 {
     const u8 *s = piece->text;
-    u32 n = piece->size, count = 0, size, rank[PIECE_BYTES] __attribute__((aligned(64)));
-    u32 *symbol = lane->symbol + 1;
+    u32 n = piece->size, count = n, size, *symbol = lane->symbol + 1;
+    u32 rank[MOST_SYMBOLS] __attribute__((aligned(64)));
+    if (SYMBOL_OF(character_at(e, s, &size)) == NO_SYMBOL) {
+        piece->count = sp_unmerged(e, s, n < MOST_SYMBOLS ? n : MOST_SYMBOLS, piece->ids); /* more are not UTF-8 */
+        piece->symbols = 0;
+        return 0;
+    }
     u8 all = 0;
     for (u32 i = 0; i < n; i++)
         all |= s[i];
-    for (u32 i = 0; i < PIECE_BYTES; i++)
-        rank[i] = (u32)NO_SYMBOL << 4 | i;
-    if (SYMBOL_OF(character_at(e, s, &size)) == NO_SYMBOL) {
-        piece->count = sp_unmerged(e, s, n < PIECE_BYTES ? n : PIECE_BYTES, piece->ids); /* more are not UTF-8 */
-        return 0;
-    }
+    for (u32 i = 0; i < MOST_SYMBOLS; i++)
+        rank[i] = (u32)NO_SYMBOL << 5 | i;
     if (all < 0x80) {
         for (u32 i = 0; i < n; i++)
-            symbol[i] = SYMBOL_OF(e->ascii[s[i]]);
+            symbol[i] = SYMBOL_OF(e->pages[s[i]]);
         for (u32 i = 0; i + 1 < n; i++)
-            rank[i] = e->ascii_pairs[s[i] << 7 | s[i + 1]] << 4 | i;
-        count = n;
+            rank[i] = e->ascii_pairs[s[i] << 7 | s[i + 1]] << 5 | i;
     } else {
-        for (u32 i = 0; i < n && count < PIECE_BYTES; i += size) {
-            u32 found = SYMBOL_OF(character_at(e, s + i, &size));
-            symbol[count++] = found == NO_SYMBOL ? 0 : found; /* not UTF-8 */
-        }
+        count = FN(read_symbols)(e, s, n, symbol);
         for (u32 i = 0; i + 1 < count; i++)
-            rank[i] = merged(&e->pairs, symbol[i], symbol[i + 1]) << 4 | i;
+            rank[i] = merged(&e->pairs, symbol[i], symbol[i + 1]) << 5 | i;
     }
     symbol[-1] = symbol[count] = NO_SYMBOL;
-    lane->ranks = FN(load_ranks)(rank);
-    lane->alive = (1u << (count + 2)) - 1;
+    memcpy(&lane->ranks, rank, sizeof rank);
+    lane->alive = (1ull << (count + 2)) - 1;
     lane->piece = piece;
     return 1;
 }
 
-static inline void FN(end)(const Sp *e, FN(Lane) *lane)
+/* The symbols of a piece that is merged, whose ids are asked for. */
+static inline void FN(end)(const Sp *e, const FN(Lane) *lane)
 {
     New *piece = lane->piece;
-    u32 count = 0, last = 31 - (u32)__builtin_clz(lane->alive);
-    for (u32 left = lane->alive & ~(1u << last) & ~1u; left; left &= left - 1)
-        piece->ids[count++] = e->ids[lane->symbol[__builtin_ctz(left)]];
-    piece->count = count;
-    lane->piece = NULL;
+    u32 count = 0, last = 63 - (u32)__builtin_clzll(lane->alive);
+    for (u64 left = lane->alive & ~(1ull << last) & ~1ull; left; left &= left - 1) {
+        piece->ids[count] = lane->symbol[__builtin_ctzll(left)];
+        __builtin_prefetch(e->ids + piece->ids[count++]);
+    }
+    piece->count = piece->symbols = count;
 }
 
-/* One merge of a piece, whose new neighbours are asked for; 0 when there is none left. */
-static inline int FN(merge_one)(const Sp *e, FN(Lane) *l)
+/* One merge of a piece; 0 when there is none left. What the new symbol merges with is asked for in two steps. */
+static inline int FN(merge_one)(const Sp *e, FN(Lane) *l, int wide)
 {
-    u32 least = FN(least)(&l->ranks), i = (least & 15) + 1, made = least >> 4;
+    u32 least = FN(least)(&l->ranks, wide), i = (least & 31) + 1, made = least >> 5;
     if (made == NO_SYMBOL)
         return 0;
-    u32 after = l->alive & ~((2u << i) - 1), gone = after & -after, before = l->alive & ((1u << i) - 1);
+    u64 after = l->alive & ~((2ull << i) - 1), gone = after & -after, before = l->alive & ((1ull << i) - 1);
     after ^= gone;
     l->alive ^= gone;
     l->at = i;
-    l->ahead = 31 - (u32)__builtin_clz(before);
-    l->next_pair = (u64)made << SYMBOL_BITS | l->symbol[__builtin_ctz(after)];
+    l->ahead = 63 - (u32)__builtin_clzll(before);
+    l->next_pair = (u64)made << SYMBOL_BITS | l->symbol[__builtin_ctzll(after)];
     l->last_pair = (u64)l->symbol[l->ahead] << SYMBOL_BITS | made;
-    l->with_next = pair_entry(&e->pairs, l->next_pair);
-    l->with_last = pair_entry(&e->pairs, l->last_pair);
-    __builtin_prefetch(l->with_next);
-    __builtin_prefetch(l->with_last);
+    l->next_hash = hash_pair(l->next_pair);
+    l->last_hash = hash_pair(l->last_pair);
+    __builtin_prefetch(e->pairs.steps + (l->next_hash >> e->pairs.bucket_shift));
+    __builtin_prefetch(e->pairs.steps + (l->last_hash >> e->pairs.bucket_shift));
     l->symbol[i] = made;
-    FN(set)(&l->ranks, gone >> 1, (u32)NO_SYMBOL << 4 | 15);
+    FN(set)(&l->ranks, (u32)(gone >> 1), (u32)NO_SYMBOL << 5 | 31, wide);
     return 1;
 }
 
-/* A few side by side, one merge of each in turn: each step of one waits for memory, and the others fill the time. */
-static __attribute__((noinline)) void FN(merge)(const Sp *e, New *pieces, u32 count)
+/* Merges those of 16 symbols or less, or (wide) the others. A few side by side, one merge of each in turn: each step of one
+ * waits for memory, and the others fill the time. */
+static inline __attribute__((always_inline)) void FN(merge_some)(const Sp *e, New *pieces, u32 count, int wide)
 {
-    enum { TOGETHER = 16 };
     FN(Lane) lanes[TOGETHER];
     u32 next = 0, busy = 0;
-    while (next < count && busy < TOGETHER)
-        busy += (u32)FN(begin)(e, lanes + busy, &pieces[next++]);
-    while (busy) {
+    for (;;) {
+        for (; next < count && busy < TOGETHER; next++)
+            busy += pieces[next].wide == wide && FN(begin)(e, lanes + busy, &pieces[next]);
+        if (!busy)
+            return;
         for (u32 k = 0; k < busy;) {
-            if (FN(merge_one)(e, lanes + k)) {
+            if (FN(merge_one)(e, lanes + k, wide)) {
                 k++;
                 continue;
             }
             FN(end)(e, lanes + k);
-            int begun = 0;
-            while (next < count && !begun)
-                begun = FN(begin)(e, lanes + k, &pieces[next++]);
-            if (!begun)
-                lanes[k] = lanes[--busy];
+            lanes[k] = lanes[--busy];
         }
         for (u32 k = 0; k < busy; k++) {
             FN(Lane) *l = lanes + k;
-            FN(set)(&l->ranks, 1u << (l->at - 1), merged_at(l->with_next, l->next_pair) << 4 | (l->at - 1));
-            FN(set)(&l->ranks, (1u << l->ahead) >> 1, merged_at(l->with_last, l->last_pair) << 4 | ((l->ahead - 1) & 15));
+            l->with_next = sp_pair_entry(&e->pairs, l->next_hash);
+            l->with_last = sp_pair_entry(&e->pairs, l->last_hash);
+            __builtin_prefetch(l->with_next);
+            __builtin_prefetch(l->with_last);
+        }
+        for (u32 k = 0; k < busy; k++) {
+            FN(Lane) *l = lanes + k;
+            u32 at = l->at - 1, ahead = l->ahead - 1;
+            FN(set)(&l->ranks, 1u << at, merged_at(l->with_next, l->next_pair) << 5 | at, wide);
+            FN(set)(&l->ranks, (u32)((1ull << l->ahead) >> 1), merged_at(l->with_last, l->last_pair) << 5 | (ahead & 31), wide);
         }
     }
 }
 
-/* Where pieces begin in a window; the first at 0. Four bytes behind it may be read. */
-static u32 FN(find_pieces)(const Sp *e, const u8 *p, u32 size, u16 *at)
+static __attribute__((noinline)) void FN(merge)(const Sp *e, New *pieces, u32 count)
 {
-    u32 count = 1, width, i, before = character_at(e, p, &width);
-    at[0] = 0;
-    for (i = width; i < size;) {
-        if (p[i - 1] < 0x80 && i + 32 <= size &&
-            !((load8(p + i) | load8(p + i + 8) | load8(p + i + 16) | load8(p + i + 24)) & 0x8080808080808080ull)) {
-            for (u32 k = i; k < i + 32; k++) { /* ASCII: without a branch */
-                at[count] = (u16)k;
-                count += e->apart[p[k - 1]][p[k]];
-            }
-            i += 32;
-            before = e->ascii[p[i - 1]];
-            continue;
-        }
-        for (u32 stop = i + 32 < size ? i + 32 : size; i < stop; i += width) {
-            u32 here = character_at(e, p + i, &width);
-            at[count] = (u16)i;
-            count += (p[i - 1] | p[i]) < 0x80 ? e->apart[p[i - 1]][p[i]] : !may_join(e, before, here);
-            before = here;
-        }
-    }
-    return count;
+    u32 wide = 0;
+    for (u32 i = 0; i < count; i++)
+        wide += pieces[i].wide;
+    FN(merge_some)(e, pieces, count, 0);
+    if (wide)
+        FN(merge_some)(e, pieces, count, 1);
+    for (u32 i = 0; i < count; i++)
+        for (u32 k = 0; k < pieces[i].symbols; k++)
+            pieces[i].ids[k] = e->ids[pieces[i].ids[k]];
 }
 
 /* The ids of pieces `from` to `to`, of which the new ones are in `fresh`. */
@@ -211,7 +225,9 @@ static inline u32 *FN(write_ids)(Sp *e, const Batch *b, u32 from, u32 to, const 
             FN(unpack)(b->values[i], out);
             out += n;
         } else if (n == IS_NEW >> 56) {
-            memcpy(out, fresh->ids, sizeof fresh->ids);
+            memcpy(out, fresh->ids, 16 * sizeof *out);
+            if (UNLIKELY(fresh->count > 16))
+                memcpy(out + 16, fresh->ids + 16, 16 * sizeof *out);
             out += fresh++->count;
         } else if (n == IS_LONG >> 56) {
             const LongPiece *p = (const LongPiece *)(uintptr_t)b->values[i][0];
@@ -226,23 +242,30 @@ static inline u32 *FN(write_ids)(Sp *e, const Batch *b, u32 from, u32 to, const 
     return out;
 }
 
-/* The keys and hashes of pieces, and how many are to be asked for. */
-static inline u32 FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
+static const u8 FN(size_by_lead)[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4};
+
+/* Which pieces are to be looked up, and how many: where most are characters, those have their ids at once. */
+static inline u32 FN(take_characters)(const Sp *e, Batch *b, u32 count)
 {
     u32 asked = 0;
     for (u32 i = 0; i < count; i++) {
         const u8 *s = b->text + b->at[i];
+        u32 symbol = SYMBOL_OF(*s < 0x80 ? e->pages[*s] : b->first[i]);
+        b->values[i][0] = e->ids[symbol < e->symbols ? symbol : 0];
+        b->values[i][1] = 1ull << 56;
+        b->asked[asked] = (u16)i;
+        asked += ((u32)b->at[i + 1] - b->at[i] != FN(size_by_lead)[*s >> 4]) | (symbol == NO_SYMBOL);
+    }
+    return asked;
+}
+
+/* The keys and hashes of pieces. */
+static inline void FN(hash_pieces)(const Sp *e, Batch *b, u32 asked)
+{
+    for (u32 k = 0; k < asked; k++) {
+        u32 i = b->asked[k];
+        const u8 *s = b->text + b->at[i];
         u32 size = (u32)b->at[i + 1] - b->at[i], held = size <= PIECE_BYTES ? size : 0;
-        if (*s >= 0xC0 && size == (*s < 0xE0 ? 2 : *s < 0xF0 ? 3 : 4)) {
-            u32 symbol = SYMBOL_OF(character_at(e, s, &size)), ids[4] = {e->byte_id[s[0]], e->byte_id[s[1]], e->byte_id[s[2]], e->byte_id[s[3]]};
-            if (symbol != NO_SYMBOL) {
-                b->values[i][0] = e->ids[symbol];
-                b->values[i][1] = 1ull << 56;
-            } else
-                pack_value(ids, size, b->values[i]);
-            continue;
-        }
-        b->asked[asked++] = (u16)i;
         b->keys[i][0] = load8(s) | padding[held][0];
         b->keys[i][1] = load8(s + 8) | padding[held][1];
         b->hashes[i] = hash_word(b->keys[i][0], b->keys[i][1]);
@@ -254,7 +277,6 @@ static inline u32 FN(hash_pieces)(const Sp *e, Batch *b, u32 count)
         } else
             __builtin_prefetch(e->pieces + word_place(b->hashes[i], 0, e->piece_mask));
     }
-    return asked;
 }
 
 /* Reads the entries of pieces that are asked for, from the `from`-th on, until MOST_NEW are not where they should be
@@ -283,13 +305,19 @@ static inline u32 FN(look_up)(const Sp *e, Batch *b, u32 from, u32 asked, New *m
 
 /* Pieces between the places → ids: from what was learned, or merged now. Entries are asked for long before they are
  * read, since most are far from the processor. */
-static u32 *FN(encode_pieces)(Sp *e, const u8 *text, const u16 *at, u32 count, u32 *out, Learned *learned)
+static u32 *FN(encode_pieces)(Sp *e, const u8 *text, const u16 *at, const u32 *first, u32 count, u32 *out, Learned *learned)
 {
-    Batch b = {.text = text, .at = at};
+    Batch b = {.text = text, .at = at, .first = first};
     New fresh[MOST_NEW];
-    for (u32 size; count && out; b.at += size, count -= size) {
+    for (u32 size; count && out; b.at += size, b.first = first ? b.first + size : NULL, count -= size) {
         size = count < BATCH ? count : BATCH;
-        u32 asked = FN(hash_pieces)(e, &b, size), k = 0;
+        u32 asked = size, k = 0;
+        if (first)
+            asked = FN(take_characters)(e, &b, size);
+        else
+            for (u32 i = 0; i < size; i++)
+                b.asked[i] = (u16)i;
+        FN(hash_pieces)(e, &b, asked);
         for (u32 from = 0, to, missed; from < size && out; from = to) {
             k = FN(look_up)(e, &b, k, asked, fresh, &missed);
             to = k < asked ? b.asked[k] : size;
@@ -307,6 +335,7 @@ u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, Learn
 {
     u8 copy[SP_WINDOW + SP_PADDING];
     u16 at[SP_WINDOW + 64];
+    u32 first[SP_WINDOW + 64];
     while (size && out) {
         const u8 *p = text;
         u32 span = size < SP_WINDOW ? (u32)size : SP_WINDOW;
@@ -315,7 +344,7 @@ u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, Learn
             memset(copy + readable, 0, span + SP_PADDING - readable);
             p = copy;
         }
-        u32 count = FN(find_pieces)(e, p, span, at);
+        u32 others, count = FN(find_pieces)(e, p, span, at, first, &others);
         size_t used = span;
         if (size > span) { /* the last piece may go on */
             used = at[--count];
@@ -325,7 +354,7 @@ u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, Learn
             }
         } else
             at[count] = (u16)span;
-        out = count ? FN(encode_pieces)(e, p, at, count, out, learned) : out;
+        out = count ? FN(encode_pieces)(e, p, at, others > count / 2 && span < 6 * count ? first : NULL, count, out, learned) : out;
         text += used;
         size -= used;
         readable -= used;
