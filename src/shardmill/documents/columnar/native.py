@@ -15,6 +15,13 @@ DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD = range(6)
 _MOST_HELD = 4
 
 
+Data = bytes | memoryview
+
+
+def address(data: Data) -> int:
+    return int(np.frombuffer(data, np.uint8).ctypes.data) if len(data) else 0
+
+
 class Runs(Structure):
     """Numbers in Parquet's RLE: one number over and over, or groups of eight, each number of `width` bits."""
 
@@ -33,7 +40,7 @@ class PageRows(Structure):
         ("numbers", Runs),
         ("top", c_int64),
         ("rows", c_int64),
-        ("data", c_char_p),
+        ("data", c_void_p),
         ("at", c_int64),
         ("size", c_int64),
         ("ends", c_void_p),
@@ -64,7 +71,7 @@ class Window(Structure):
         """Where the texts are of the rows from the first on, and their sizes."""
         return self._texts[first : self.count], self._sizes[first : self.count]
 
-    def take(self, owners: list[bytes]) -> tuple[Strings, Flags]:
+    def take(self, owners: list[Data]) -> tuple[Strings, Flags]:
         """All rows, and which are null; then it is empty."""
         count, size = self.count, self.bytes
         pointers, sizes = self._texts[:count].copy(), self._sizes[:count].copy()

@@ -106,16 +106,16 @@ class Chunk:
                 f"{needs:,} bytes of a page would have to be held at once, and there is room for {held:,}; {remedy}, or with smaller pages"
             )
         if not streamed:
-            return BytesReader(self.reader.path, self._whole(page))
+            return Held(self.reader.path, self._whole(page))
         section = _Section(self.reader, page.at + page.levels, page.compressed - page.levels)
         if self.codec == "UNCOMPRESSED" or not page.packed:
             return section
         return Decompressed(section, _STREAMED[self.codec], max_window=max(LEAST_WINDOW, held), spool=spool)
 
-    def _whole(self, page: Page) -> bytes:
+    def _whole(self, page: Page) -> bytes | memoryview:
         size = page.size - page.levels
         read = self.reader.read if self.ahead is None else self.ahead.view
-        data = read(page.at + page.levels, page.compressed - page.levels) if size else b""
+        data = seen = read(page.at + page.levels, page.compressed - page.levels) if size else b""
         if self.codec != "UNCOMPRESSED" and page.packed and size:
             try:
                 data = _decompressed(self.codec, data, size)
@@ -123,7 +123,7 @@ class Chunk:
                 raise ValueError(f"a page cannot be decompressed: {e}") from e
         if len(data) != size:
             raise ValueError(f"a page of {len(data):,} bytes whose header says {size:,}")
-        return bytes(data)
+        return data if data is not seen else bytes(data)  # what was read ahead is not kept for a page of it
 
 
 def _page_at(reader: Reader, at: int, end: int) -> Page:
@@ -146,14 +146,14 @@ def _page_at(reader: Reader, at: int, end: int) -> Page:
     raise ValueError(f"no page header at byte {at:,}")
 
 
-def _decompressed(codec: str, data: bytes | memoryview, size: int) -> bytes:
+def _decompressed(codec: str, data: bytes | memoryview, size: int) -> bytes | memoryview:
     """The text of a page: size bytes, unless it holds fewer or more."""
     if codec in _BLOCKS:
         return _block(_BLOCKS[codec], data, size)
     if codec == "UNKNOWN":  # what pyarrow calls Hadoop's LZ4
         return _hadoop_lz4(bytes(data), size)
     if codec == "ZSTD" and zstd_text_bytes(bytes(data[:18])) == size:  # the library makes sure of it
-        return bytes(pa.Codec("zstd").decompress(data, size, asbytes=True))
+        return memoryview(pa.Codec("zstd").decompress(data, size))
     return bytes(pa.CompressedInputStream(pa.BufferReader(data), codec.lower()).read(size + 1))
 
 
@@ -210,6 +210,15 @@ class Cursor:
     def zigzag(self) -> int:
         value = self.varint()
         return value >> 1 ^ -(value & 1)
+
+
+class Held(BytesReader):
+    """A page in memory."""
+
+    data: bytes | memoryview  # type: ignore[assignment]
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self.data[offset : offset + length])
 
 
 class Ahead:

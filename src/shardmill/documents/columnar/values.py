@@ -14,7 +14,18 @@ import numpy.typing as npt
 
 from shardmill.documents.columnar import pages
 from shardmill.documents.columnar.columns import ShortValues, Values, fitting, long_value, window_bytes
-from shardmill.documents.columnar.native import DONE, FULL, LONG, NO_LEVEL, NO_VALUE, PageRows, Runs, Window
+from shardmill.documents.columnar.native import (
+    DONE,
+    FULL,
+    LONG,
+    NO_LEVEL,
+    NO_VALUE,
+    Data,
+    PageRows,
+    Runs,
+    Window,
+    address,
+)
 from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Ahead, Chunk, Cursor, Page
 from shardmill.documents.long_values import BytesReader, ValueReader
 from shardmill.documents.native import plain_ends
@@ -62,7 +73,7 @@ class _Found:
 
     def __init__(self, file: int, row: int, rules: TextRules) -> None:
         self.row, self._file, self._rules = row, file, rules
-        self._window, self._owners = Window(MAX_RECORDS, rules.max_run_bytes), list[bytes]()
+        self._window, self._owners = Window(MAX_RECORDS, rules.max_run_bytes), list[Data]()
 
     @property
     def next_row(self) -> int:
@@ -98,7 +109,7 @@ class _Found:
 class _Piece(NamedTuple):
     """PLAIN values in memory, from a byte of it to another, and where in a body it begins."""
 
-    data: bytes
+    data: Data
     at: int
     end: int
     body: Reader
@@ -123,7 +134,7 @@ class _Source:
             self._words = words
             numbers = body.read(at, page.size)
             _set(self.rows.numbers, numbers, 1, numbers[0] if numbers else 0)
-            self.rows.ends, self.rows.words, self.rows.data = words.ends.ctypes.data, len(words.ends), words.data
+            self.rows.ends, self.rows.words, self.rows.data = words.ends.ctypes.data, len(words.ends), words.address
         elif page.encoding in (pages.DELTA_LENGTHS, pages.DELTA_PREFIXES):
             self._pieces = _delta_values(page, body.path, Cursor(body.read(at, page.size)), rules)
         else:
@@ -135,9 +146,9 @@ class _Source:
         if piece is None:
             raise EOFError("a page has fewer values than its header says")
         self._piece = piece
-        self.rows.data, self.rows.at, self.rows.size = piece.data, piece.at, piece.end
+        self.rows.data, self.rows.at, self.rows.size = address(piece.data), piece.at, piece.end
 
-    def owners(self, window: Window, first: int, rules: TextRules) -> list[bytes]:
+    def owners(self, window: Window, first: int, rules: TextRules) -> list[Data]:
         """What holds the texts of a window from the first on."""
         if self._words is None:
             return [self._piece.data]
@@ -186,7 +197,8 @@ class _Dictionary:
 
     def __init__(self, chunk: Chunk, page: Page, rules: TextRules) -> None:
         self.body = chunk.body(page, rules.max_held, rules.spool)
-        self.data = self.body.data if isinstance(self.body, BytesReader) else None
+        self.data: Data | None = self.body.data if isinstance(self.body, BytesReader) else None
+        self.address = None if self.data is None else address(self.data)
         self.ends = np.zeros(page.values, np.uint32)
         found = at = 0
         while found < page.values:
@@ -197,7 +209,7 @@ class _Dictionary:
             self.ends[found : found + len(ends)] = ends
             found, at = found + len(ends), int(ends[-1])
 
-    def fetch(self, window: Window, first: int, rules: TextRules) -> list[bytes]:
+    def fetch(self, window: Window, first: int, rules: TextRules) -> list[Data]:
         """Reads the texts of a window from the first on, which are offsets in the dictionary."""
         texts, sizes = window.since(first)
         there = sizes > 0
@@ -268,10 +280,10 @@ def _end_of(body: Reader, at: int, end: int) -> int:
 
 def _exactly(body: Reader, start: int, end: int) -> bytes:
     data, first = _around(body, start, end)
-    return data[start - first : end - first]
+    return bytes(data[start - first : end - first])
 
 
-def _around(body: Reader, start: int, end: int) -> tuple[bytes, int]:
+def _around(body: Reader, start: int, end: int) -> tuple[Data, int]:
     """Bytes of a body that include [start, end), and where they begin in it: all of it, if it is in memory."""
     data, first = (body.data, 0) if isinstance(body, BytesReader) else (body.read(start, end - start), start)
     if first + len(data) < end:
