@@ -4,6 +4,8 @@ A library would allocate whatever a page header claims. Here small pages are hel
 and a page that can be neither held nor streamed is refused before any of it is read.
 """
 
+import contextlib
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +15,8 @@ import pyarrow as pa
 from shardmill.documents.columnar import native
 from shardmill.documents.long_values import BytesReader
 from shardmill.io.compression import LEAST_WINDOW, Compression, Decompressed, window_of, zstd_text_bytes
-from shardmill.io.reading import Reader
+from shardmill.io.reading import Reader, local_file
+from shardmill.system import buffers
 
 PLAIN, DELTA_LENGTHS, DELTA_PREFIXES = 0, 6, 7
 BY_DICTIONARY = (2, 8)
@@ -229,27 +232,38 @@ class Ahead:
 
     def __init__(self, reader: Reader, end: int) -> None:
         self.path, self.size = reader.path, reader.size
-        self._reader, self._end = reader, end
-        self._data, self._at = b"", -1
+        self._reader, self._end, self._begun = reader, end, False
+        self._data, self._at = memoryview(b""), 0
 
     def read(self, offset: int, length: int) -> bytes:
         return bytes(self.view(offset, length))
 
     def view(self, offset: int, length: int) -> bytes | memoryview:
         """The same without a copy."""
-        if self._at < 0 or length > _AHEAD_BYTES:
-            self._data, self._at = b"", offset
+        if not self._begun or length > _AHEAD_BYTES:
+            self._begun = True
             return self._reader.read(offset, length)
         at = offset - self._at
         if at < 0 or at + length > len(self._data):
-            rest = self._data[at:] if at >= 0 else b""
+            rest = self._data[at:] if at >= 0 else self._data[:0]
             until = max(offset + length, min(offset + _AHEAD_BYTES, self._end))
-            self._data = rest + self._reader.read(offset + len(rest), until - offset - len(rest))
-            self._at, at = offset, 0
-        return memoryview(self._data)[at : at + length]
+            self._data, self._at, at = _joined(rest, self._reader, offset + len(rest), until), offset, 0
+        return self._data[at : at + length]
 
     def done_until(self, offset: int) -> None:
         self._reader.done_until(offset)
+
+
+def _joined(rest: memoryview, reader: Reader, start: int, end: int) -> memoryview:
+    """Some bytes, and behind them those of a file from one place to another."""
+    place = local_file(reader, start, end - start)
+    if place is not None:
+        data = buffers.take(len(rest) + place[1]).data
+        data[: len(rest)] = rest
+        with contextlib.suppress(OSError):  # told below
+            if os.preadv(place[0], [data[len(rest) :]], start) == place[1]:
+                return data
+    return memoryview(bytes(rest) + reader.read(start, end - start))
 
 
 class _Section:
