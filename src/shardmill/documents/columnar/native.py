@@ -71,17 +71,17 @@ class Window(Structure):
         """Where the texts are of the rows from the first on, and their sizes."""
         return self._texts[first : self.count], self._sizes[first : self.count]
 
-    def take(self, owners: list[Data]) -> tuple[Strings, Flags]:
-        """All rows, and which are null; then it is empty."""
+    def take(self, owners: list[Data], held: int) -> tuple[Strings, Flags]:
+        """All rows, and which are null; then it is empty. Their texts are in owners, of so many bytes."""
         count, size = self.count, self.bytes
         pointers, sizes = self._texts[:count].copy(), self._sizes[:count].copy()
-        held: tuple[object, ...] = tuple(owners)
-        if sum(map(len, owners)) > _MOST_HELD * size:
+        kept: tuple[object, ...] = tuple(owners)
+        if held > _MOST_HELD * size:
             copy = buffers.take(size)
             _library().pages_copy(pointers.ctypes.data, sizes.ctypes.data, count, copy.ctypes.data)
-            held = (copy,)
+            kept = (copy,)
         self.count = self.bytes = 0
-        return Strings(pointers, sizes, held, size), self._null[:count].copy()
+        return Strings(pointers, sizes, kept, size), self._null[:count].copy()
 
 
 def header(data: bytes) -> tuple[int, tuple[int, ...]]:

@@ -26,7 +26,7 @@ MOST_HELD = 32 << 20
 _STREAMED: dict[str, Compression] = {"ZSTD": "zstd", "GZIP": "gzip", "SNAPPY": "snappy"}
 _BLOCKS = {"SNAPPY": "snappy", "LZ4": "lz4_raw"}
 # Headers are short, unless they have statistics of long values.
-_HEADER_BYTES = (4 << 10, 64 << 10)
+_HEADER_BYTES = (8 << 10, 64 << 10)
 # Of a chunk, so much is read at once.
 _AHEAD_BYTES = 4 << 20
 # Of each value of a dictionary its end is kept. Of each value in deltas 8 bytes are, 16 if there are prefixes: a third

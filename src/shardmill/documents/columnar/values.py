@@ -20,6 +20,7 @@ from shardmill.documents.columnar.native import (
     LONG,
     NO_LEVEL,
     NO_VALUE,
+    NO_WORD,
     Data,
     PageRows,
     Runs,
@@ -45,65 +46,79 @@ def values_of(chunk: Chunk, file: int, rows: range, skip_to: int, rules: TextRul
 
     Raises ValueError, EOFError or OverflowError at a page that is damaged or too large, after the rows before it.
     """
-    if skip_to <= rows.start:
-        chunk = dataclasses.replace(chunk, ahead=Ahead(chunk.reader, chunk.start + chunk.length))
-    found, words = _Found(file, rows.start, rules), None
-    try:
-        for page in chunk.pages():
-            if page.kind == DICTIONARY:
-                if words is not None:
-                    raise ValueError("it has two dictionaries")
-                words = _Dictionary(chunk, page, rules)
-            elif page.kind in (DATA, DATA_V2):
-                end = found.next_row + page.values
-                if end > rows.stop:
-                    raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
-                if end > skip_to:
-                    yield from found.rows_of(_Source(chunk, page, words, rules))
-                else:
-                    found.row = end
-    except Exception:
-        yield from found.rest()
-        raise
+    found = Found(file, rules)
+    yield from found.values_of(chunk, rows, skip_to)
     yield from found.rest()
 
 
-class _Found:
-    """Rows that were found and not yet handed on, from a row on."""
+class Found:
+    """Rows that were found, and are handed on a window of text at a time, be they of one row group or of several."""
 
-    def __init__(self, file: int, row: int, rules: TextRules) -> None:
-        self.row, self._file, self._rules = row, file, rules
-        self._window, self._owners = Window(MAX_RECORDS, rules.max_run_bytes), list[Data]()
+    def __init__(self, file: int, rules: TextRules) -> None:
+        self._file, self._rules, self._row = file, rules, 0
+        self._window, self._owners, self._held = Window(MAX_RECORDS, rules.max_run_bytes), list[Data](), 0
 
     @property
     def next_row(self) -> int:
-        return self.row + self._window.count
+        return self._row + self._window.count
 
-    def rows_of(self, page: "_Source") -> Iterator[tuple[int, Values]]:
-        """Adds the rows of a page, and hands on what fills a window."""
+    def values_of(self, chunk: Chunk, rows: range, skip_to: int) -> Iterator[tuple[int, Values]]:
+        """As values_of, but for rows that do not fill a window yet."""
+        if self.next_row != rows.start:
+            yield from self.rest()
+            self._row = rows.start
+        if skip_to <= rows.start:
+            chunk = dataclasses.replace(chunk, ahead=Ahead(chunk.reader, chunk.start + chunk.length))
+        words: _Dictionary | None = None
+        try:
+            for page in chunk.pages():
+                if page.kind == DICTIONARY:
+                    if words is not None:
+                        raise ValueError("it has two dictionaries")
+                    words = _Dictionary(chunk, page, self._rules)
+                elif page.kind in (DATA, DATA_V2):
+                    end = self.next_row + page.values
+                    if end > rows.stop:
+                        raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
+                    if end > skip_to:
+                        yield from self._page(_Source(chunk, page, words, self._rules))
+                    else:
+                        self._row = end
+        except Exception:
+            yield from self.rest()
+            raise
+
+    def _page(self, page: "_Source") -> Iterator[tuple[int, Values]]:
         window, why = self._window, FULL
         while why != DONE:
-            first, window.room = window.count, window_bytes(self._file, self.row, self._rules)
+            first, window.room = window.count, window_bytes(self._file, self._row, self._rules)
             why = window.add(page.rows)
-            if window.count > first and (owners := page.owners(window, first, self._rules)) != self._owners[-1:]:
-                self._owners += owners
-            if why == FULL:
+            if window.count > first:
+                self._hold(page.owners(window, first, self._rules))
+            if why == FULL or self._held > window.room:  # what is held is not all text
                 yield from self.rest()
-            elif why == LONG:
-                self.row += 1
-                yield self.row - 1, page.long(self._rules)
+            if why == LONG:
+                yield self._row, page.long(self._rules)
+                self._row += 1
             elif why == NO_VALUE:
                 page.go_on()
             elif why == NO_LEVEL:
                 raise EOFError("a page has fewer definition levels than values")
-            elif why != DONE:
+            elif why == NO_WORD:
                 raise ValueError(f"a page refers to a value that is not among the {page.rows.words:,} of its dictionary")
 
+    def _hold(self, owners: list[Data]) -> None:
+        for owner in owners:
+            if not self._owners or owner is not self._owners[-1]:
+                self._owners.append(owner)
+                self._held += len(owner)
+
     def rest(self) -> Iterator[tuple[int, Values]]:
+        """The rows that were not handed on."""
         if count := self._window.count:
-            values = ShortValues(*self._window.take(self._owners))
-            self.row, self._owners = self.row + count, []
-            yield self.row - count, values
+            values = ShortValues(*self._window.take(self._owners, self._held))
+            self._row, self._owners, self._held = self._row + count, [], 0
+            yield self._row - count, values
 
 
 class _Piece(NamedTuple):
