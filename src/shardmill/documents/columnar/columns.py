@@ -102,8 +102,8 @@ class RowsPart:
 
     @property
     def size(self) -> int:
-        left_out = self.values.null if self.kept is None else self.values.null | ~self.kept
-        return weight(int(self.values.texts.sizes[~left_out].sum()), len(self.values))
+        texts = self.values.texts
+        return weight(texts.total if self.kept is None else int(texts.sizes[self.kept].sum()), len(self.values))
 
     @property
     def after(self) -> Position:
@@ -156,7 +156,7 @@ def parts_of(
                 yield from long_parts(found, here, of.position(row + 1), location, job_offset, rules)
         elif row + len(found) > start.record:
             skipped = max(0, start.record - row)
-            rest = found.take(slice(skipped, None))
+            rest = found.take(slice(skipped, None)) if skipped else found
             wanted = kept(row + skipped, len(rest)) if kept is not None else None
             yield RowsPart(of=of, row=row + skipped, values=rest, kept=wanted)
 

@@ -4,16 +4,19 @@ A library would allocate whatever a page header claims. Here small pages are hel
 and a page that can be neither held nor streamed is refused before any of it is read.
 """
 
+import contextlib
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
+from shardmill.documents.columnar import native
 from shardmill.documents.long_values import BytesReader
 from shardmill.io.compression import LEAST_WINDOW, Compression, Decompressed, window_of, zstd_text_bytes
-from shardmill.io.reading import Reader
+from shardmill.io.reading import Reader, local_file
+from shardmill.system import buffers
 
 PLAIN, DELTA_LENGTHS, DELTA_PREFIXES = 0, 6, 7
 BY_DICTIONARY = (2, 8)
@@ -23,9 +26,9 @@ MOST_HELD = 32 << 20
 _STREAMED: dict[str, Compression] = {"ZSTD": "zstd", "GZIP": "gzip", "SNAPPY": "snappy"}
 _BLOCKS = {"SNAPPY": "snappy", "LZ4": "lz4_raw"}
 # Headers are short, unless they have statistics of long values.
-_HEADER_BYTES = (4 << 10, 64 << 10)
-_DEEPEST = 8
-_MOST = (1 << 31) - 1  # sizes and counts in a header are 32-bit
+_HEADER_BYTES = (8 << 10, 64 << 10)
+# Of a chunk, so much is read at once.
+_AHEAD_BYTES = 4 << 20
 # Of each value of a dictionary its end is kept. Of each value in deltas 8 bytes are, 16 if there are prefixes: a third
 # of it is counted here, since what is held is reserved three times over.
 _END_BYTES, _DELTA_BYTES = 4, 6
@@ -60,12 +63,17 @@ class Chunk:
     codec: str
     max_level: int
     """A value is null unless its definition level is this; 0: there are no nulls."""
+    ahead: "Ahead | None" = None
+    """Set to read all of it forward."""
+
+    def read(self, at: int, length: int) -> bytes:
+        return (self.ahead or self.reader).read(at, length)
 
     def pages(self) -> Iterator[Page]:
         """The pages in order, until they hold all values. Raises ValueError for a damaged header."""
         at, end, seen = self.start, self.start + self.length, 0
         while at < end and seen < self.values:
-            page = _page_at(self.reader, at, end)
+            page = _page_at(self.ahead or self.reader, at, end)
             yield page
             at = page.at + page.compressed
             seen += page.values if page.kind in (DATA, DATA_V2) else 0
@@ -101,15 +109,16 @@ class Chunk:
                 f"{needs:,} bytes of a page would have to be held at once, and there is room for {held:,}; {remedy}, or with smaller pages"
             )
         if not streamed:
-            return BytesReader(self.reader.path, self._whole(page))
+            return Held(self.reader.path, self._whole(page))
         section = _Section(self.reader, page.at + page.levels, page.compressed - page.levels)
         if self.codec == "UNCOMPRESSED" or not page.packed:
             return section
         return Decompressed(section, _STREAMED[self.codec], max_window=max(LEAST_WINDOW, held), spool=spool)
 
-    def _whole(self, page: Page) -> bytes:
+    def _whole(self, page: Page) -> bytes | memoryview:
         size = page.size - page.levels
-        data = self.reader.read(page.at + page.levels, page.compressed - page.levels) if size else b""
+        read = self.reader.read if self.ahead is None else self.ahead.view
+        data = seen = read(page.at + page.levels, page.compressed - page.levels) if size else b""
         if self.codec != "UNCOMPRESSED" and page.packed and size:
             try:
                 data = _decompressed(self.codec, data, size)
@@ -117,59 +126,41 @@ class Chunk:
                 raise ValueError(f"a page cannot be decompressed: {e}") from e
         if len(data) != size:
             raise ValueError(f"a page of {len(data):,} bytes whose header says {size:,}")
-        return data
+        return data if data is not seen else bytes(data)  # what was read ahead is not kept for a page of it
 
 
 def _page_at(reader: Reader, at: int, end: int) -> Page:
     for size in _HEADER_BYTES:
-        cursor = Cursor(reader.read(at, min(size, end - at)))
-        try:
-            fields = _struct(cursor)
-        except EOFError:
-            continue
-        return _page(fields, at + cursor.at)
+        length, numbers = native.header(reader.read(at, min(size, end - at)))
+        if length > 0:
+            kind, size, compressed, values, encoding, levels, packed = numbers
+            return Page(
+                kind=kind,
+                size=size,
+                compressed=compressed,
+                values=values,
+                encoding=encoding,
+                levels=levels,
+                packed=bool(packed),
+                at=at + length,
+            )
+        if length < 0:
+            raise ValueError(f"the page header at byte {at:,} is damaged")
     raise ValueError(f"no page header at byte {at:,}")
 
 
-def _page(fields: dict[int, Any], at: int) -> Page:
-    kind = _number(fields, 1)
-    v2 = kind == DATA_V2
-    inner = fields.get(8 if v2 else 7 if kind == DICTIONARY else 5, {})
-    levels = _number(inner, 5, 0) + _number(inner, 6, 0) if v2 else 0
-    page = Page(
-        kind=kind,
-        size=_number(fields, 2),
-        compressed=_number(fields, 3),
-        values=_number(inner, 1, 0),
-        encoding=_number(inner, 4 if v2 else 2, 0),
-        levels=levels,
-        packed=inner.get(7) is not False,
-        at=at,
-    )
-    if page.levels > min(page.size, page.compressed):
-        raise ValueError("a page header whose levels are larger than its page")
-    return page
-
-
-def _number(fields: dict[int, Any], field: int, default: int = -1) -> int:
-    value = fields.get(field, default) if isinstance(fields, dict) else -1
-    if not isinstance(value, int) or not 0 <= value <= _MOST:
-        raise ValueError(f"a page header whose field {field} is {value}")
-    return value
-
-
-def _decompressed(codec: str, data: bytes, size: int) -> bytes:
+def _decompressed(codec: str, data: bytes | memoryview, size: int) -> bytes | memoryview:
     """The text of a page: size bytes, unless it holds fewer or more."""
     if codec in _BLOCKS:
         return _block(_BLOCKS[codec], data, size)
     if codec == "UNKNOWN":  # what pyarrow calls Hadoop's LZ4
-        return _hadoop_lz4(data, size)
-    if codec == "ZSTD" and zstd_text_bytes(data) == size:  # the library makes sure of it
-        return bytes(pa.Codec("zstd").decompress(data, size, asbytes=True))
+        return _hadoop_lz4(bytes(data), size)
+    if codec == "ZSTD" and zstd_text_bytes(bytes(data[:18])) == size:  # the library makes sure of it
+        return memoryview(pa.Codec("zstd").decompress(data, size))
     return bytes(pa.CompressedInputStream(pa.BufferReader(data), codec.lower()).read(size + 1))
 
 
-def _block(name: str, data: bytes, size: int) -> bytes:
+def _block(name: str, data: bytes | memoryview, size: int) -> bytes:
     codec = pa.Codec(name)
     text = bytes(codec.decompress(data, size, asbytes=True))
     try:  # if there is less text, the rest of it is whatever was in memory; then less room is enough, too
@@ -192,7 +183,7 @@ def _hadoop_lz4(data: bytes, size: int) -> bytes:
 
 
 class Cursor:
-    """Reads bytes and Thrift's variable-length numbers in order; EOFError at the end."""
+    """Reads bytes and variable-length numbers in order; EOFError at the end."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -200,9 +191,6 @@ class Cursor:
     @property
     def left(self) -> int:
         return len(self.data) - self.at
-
-    def byte(self) -> int:
-        return self.take(1)[0]
 
     def take(self, count: int) -> bytes:
         data = self.data[self.at : self.at + count]
@@ -214,54 +202,68 @@ class Cursor:
     def varint(self) -> int:
         value = shift = 0
         while True:
-            byte = self.byte()
+            byte = self.take(1)[0]
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
             shift += 7
             if shift > 63:
-                raise ValueError("a page or its header has a number of more than 64 bits")
+                raise ValueError("a page has a number of more than 64 bits")
 
     def zigzag(self) -> int:
         value = self.varint()
         return value >> 1 ^ -(value & 1)
 
 
-def _struct(cursor: Cursor, depth: int = 0) -> dict[int, Any]:
-    """A struct in Thrift's compact protocol: its numbers, booleans and inner structs by field number.
+class Held(BytesReader):
+    """A page in memory."""
 
-    Every value takes at least a byte, so the work is bounded by the bytes, whatever they claim.
+    data: bytes | memoryview  # type: ignore[assignment]
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self.data[offset : offset + length])
+
+
+class Ahead:
+    """The bytes of a column chunk as a Reader: read forward, some megabytes at a time.
+
+    What is asked for first, a header, is read by itself: it may be all that is wanted.
     """
-    fields: dict[int, Any] = {}
-    number = 0
-    while byte := cursor.byte():
-        number = number + (byte >> 4) if byte >> 4 else cursor.zigzag()
-        fields[number] = _field(cursor, byte & 15, depth)
-    return fields
+
+    def __init__(self, reader: Reader, end: int) -> None:
+        self.path, self.size = reader.path, reader.size
+        self._reader, self._end, self._begun = reader, end, False
+        self._data, self._at = memoryview(b""), 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self.view(offset, length))
+
+    def view(self, offset: int, length: int) -> bytes | memoryview:
+        """The same without a copy."""
+        if not self._begun or length > _AHEAD_BYTES:
+            self._begun = True
+            return self._reader.read(offset, length)
+        at = offset - self._at
+        if at < 0 or at + length > len(self._data):
+            rest = self._data[at:] if at >= 0 else self._data[:0]
+            until = max(offset + length, min(offset + _AHEAD_BYTES, self._end))
+            self._data, self._at, at = _joined(rest, self._reader, offset + len(rest), until), offset, 0
+        return self._data[at : at + length]
+
+    def done_until(self, offset: int) -> None:
+        self._reader.done_until(offset)
 
 
-def _field(cursor: Cursor, kind: int, depth: int) -> Any:
-    if depth > _DEEPEST:
-        raise ValueError("a page header is nested too deeply")
-    match kind:
-        case 1 | 2:
-            return kind == 1
-        case 3:
-            return cursor.byte()
-        case 4 | 5 | 6:
-            return cursor.zigzag()
-        case 7 | 8:
-            cursor.take(8 if kind == 7 else cursor.varint())
-        case 9 | 10:
-            head = cursor.byte()
-            count = cursor.varint() if head >> 4 == 15 else head >> 4
-            for _ in range(count):  # in a list, a boolean is a byte
-                _field(cursor, 3 if head & 15 in (1, 2) else head & 15, depth + 1)
-        case 12:
-            return _struct(cursor, depth + 1)
-        case _:
-            raise ValueError("a page header has a field of unknown type")
-    return None
+def _joined(rest: memoryview, reader: Reader, start: int, end: int) -> memoryview:
+    """Some bytes, and behind them those of a file from one place to another."""
+    place = local_file(reader, start, end - start)
+    if place is not None:
+        data = buffers.take(len(rest) + place[1]).data
+        data[: len(rest)] = rest
+        with contextlib.suppress(OSError):  # told below
+            if os.preadv(place[0], [data[len(rest) :]], start) == place[1]:
+                return data
+    return memoryview(bytes(rest) + reader.read(start, end - start))
 
 
 class _Section:

@@ -15,7 +15,7 @@ from shardmill.documents.columnar.arrow import ReaderFile
 from shardmill.documents.columnar.columns import Rows, RowsPart, choose_column, parts_of
 from shardmill.documents.columnar.filtered import Column, Kept, columns_of, inside, lenient, scalars, texts
 from shardmill.documents.columnar.pages import BY_DICTIONARY, DICTIONARY, MOST_HELD, Chunk
-from shardmill.documents.columnar.values import values_of
+from shardmill.documents.columnar.values import Found, values_of
 from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted
@@ -45,16 +45,17 @@ def read_parts(
     column = _text_column(meta, schema, rules.field, reader.path)
     filtered_by = columns_of(schema, rules.where, reader.path)
     of = Rows(file=start.file, path=reader.path, base=base, size=reader.size or 0, rows=meta.num_rows)
-    first = 0
+    first, found = 0, Found(start.file, rules)
     for group in range(meta.num_row_groups):
         rows = range(first, first + meta.row_group(group).num_rows)
         if until is not None and rows.start >= until:
-            return
+            break
         if rows.stop > start.record:
             chunk = partial(_chunk, reader, meta, group, column)
             kept = partial(_kept, reader, meta, group, rows, filtered_by, rules) if filtered_by else None
-            yield from _group(chunk, kept, group, rows, of, start, rules)
+            yield from _group(found, chunk, kept, group, rows, of, start, rules)
         first = rows.stop
+    yield from parts_of(found.rest(), of, start, rules)
 
 
 def entry(reader: Reader, file: int, offset: int, rules: TextRules) -> Position | None:
@@ -235,6 +236,7 @@ def _refuse_large_pages(chunk: Chunk, held: int) -> None:
 
 
 def _group(
+    found: Found,
     chunk: Callable[[], Chunk],
     kept: Callable[[], Callable[[int, int], Flags]] | None,
     group: int,
@@ -243,16 +245,18 @@ def _group(
     start: Position,
     rules: TextRules,
 ) -> Iterator[RowsPart | ValuePart | Counted]:
-    """The rows of one row group. From a page that cannot be read to the end of the group, they count as rejected."""
-    at = max(rows.start, start.record)
+    """The rows of one row group; the last of them may be left for the next. From a page that cannot be read to the end of
+    the group, they count as rejected."""
+    wanted = None
     try:
         wanted = kept() if kept is not None else None
-        for part in parts_of(values_of(chunk(), of.file, rows, at, rules), of, start, rules, wanted):
-            yield part
-            at = part.after.record
-        reason = f"there are {at - rows.start:,} rows instead of {len(rows):,}"
+        yield from parts_of(found.values_of(chunk(), rows, start.record), of, start, rules, wanted)
+        reason = f"there are {found.next_row - rows.start:,} rows instead of {len(rows):,}"
     except _FAILURES as e:
         reason = _brief(e)
+    at = max(rows.start, start.record, found.next_row)
+    if wanted is not None or at < rows.stop:
+        yield from parts_of(found.rest(), of, start, rules, wanted)
     if at < rows.stop:
         yield Counted(
             file=of.file,

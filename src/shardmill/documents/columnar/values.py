@@ -4,25 +4,40 @@ Decodes the encodings that writers use for text: PLAIN, dictionary, DELTA_LENGTH
 Whatever a page claims, memory holds the page if it is small, a window of text and a few thousand numbers.
 """
 
+import dataclasses
 import struct
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.documents import native
 from shardmill.documents.columnar import pages
 from shardmill.documents.columnar.columns import ShortValues, Values, fitting, long_value, window_bytes
-from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Chunk, Cursor, Page
+from shardmill.documents.columnar.native import (
+    DONE,
+    FULL,
+    LONG,
+    NO_LEVEL,
+    NO_VALUE,
+    NO_WORD,
+    Data,
+    PageRows,
+    Runs,
+    Window,
+    address,
+)
+from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Ahead, Chunk, Cursor, Page
 from shardmill.documents.long_values import BytesReader, ValueReader
+from shardmill.documents.native import plain_ends
 from shardmill.documents.records import damage_of
 from shardmill.documents.rules import MAX_RECORDS, TextRules
 from shardmill.io.reading import Reader
+from shardmill.tokens.strings import Strings
 
 _Integers = npt.NDArray[np.int64]
-_Levels = Callable[[int], npt.NDArray[np.bool_]]
-"""So many rows → whether the next ones have a value."""
 _LENGTH_BYTES = 4
+_MOST_BITS = 32
 _length: Callable[[bytes, int], tuple[int]] = struct.Struct("<I").unpack_from
 
 
@@ -31,153 +46,215 @@ def values_of(chunk: Chunk, file: int, rows: range, skip_to: int, rules: TextRul
 
     Raises ValueError, EOFError or OverflowError at a page that is damaged or too large, after the rows before it.
     """
-    row = rows.start
-    words: _Dictionary | None = None
-    for page in chunk.pages():
-        if page.kind == DICTIONARY:
-            if words is not None:
-                raise ValueError("it has two dictionaries")
-            words = _Dictionary(chunk, page, rules)
-        elif page.kind in (DATA, DATA_V2):
-            end = row + page.values
-            if end > rows.stop:
-                raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
-            window = window_bytes(file, row, rules)
-            for values in _page(chunk, page, words, window, rules) if end > skip_to else ():
-                yield row, values
-                row += 1 if isinstance(values, ValueReader) else len(values)
-            row = end
+    found = Found(file, rules)
+    yield from found.values_of(chunk, rows, skip_to)
+    yield from found.rest()
 
 
-def _page(chunk: Chunk, page: Page, words: "_Dictionary | None", window: int, rules: TextRules) -> Iterator[Values]:
-    """The values of a page, nulls included."""
-    body = chunk.body(page, rules.max_held, rules.spool)
-    levels, at = _levels(chunk, page, body, rules.max_held)
-    if page.encoding == pages.PLAIN:
-        values = _plain(body, at, page.size - page.levels, window, rules)
-    elif page.encoding in pages.BY_DICTIONARY:
-        if words is None:
-            raise ValueError("its dictionary is missing")
-        values = words.values(body.read(at, page.size), window, rules)
-    elif page.encoding in (pages.DELTA_LENGTHS, pages.DELTA_PREFIXES):
-        values = _delta_values(page, body.path, Cursor(body.read(at, page.size)), window, rules)
-    else:
-        raise ValueError(f"encoding {page.encoding} is not supported for text: write it with encoding PLAIN")
-    return _rows(page.values, levels, values)
+class Found:
+    """Rows that were found, and are handed on a window of text at a time, be they of one row group or of several."""
+
+    def __init__(self, file: int, rules: TextRules) -> None:
+        self._file, self._rules, self._row = file, rules, 0
+        self._window, self._owners, self._held = Window(MAX_RECORDS, rules.max_run_bytes), list[Data](), 0
+
+    @property
+    def next_row(self) -> int:
+        return self._row + self._window.count
+
+    def values_of(self, chunk: Chunk, rows: range, skip_to: int) -> Iterator[tuple[int, Values]]:
+        """As values_of, but for rows that do not fill a window yet."""
+        if self.next_row != rows.start:
+            yield from self.rest()
+            self._row = rows.start
+        if skip_to <= rows.start:
+            chunk = dataclasses.replace(chunk, ahead=Ahead(chunk.reader, chunk.start + chunk.length))
+        words: _Dictionary | None = None
+        try:
+            for page in chunk.pages():
+                if page.kind == DICTIONARY:
+                    if words is not None:
+                        raise ValueError("it has two dictionaries")
+                    words = _Dictionary(chunk, page, self._rules)
+                elif page.kind in (DATA, DATA_V2):
+                    end = self.next_row + page.values
+                    if end > rows.stop:
+                        raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
+                    if end > skip_to:
+                        yield from self._page(_Source(chunk, page, words, self._rules))
+                    else:
+                        self._row = end
+        except Exception:
+            yield from self.rest()
+            raise
+
+    def _page(self, page: "_Source") -> Iterator[tuple[int, Values]]:
+        window, why = self._window, FULL
+        while why != DONE:
+            first, window.room = window.count, window_bytes(self._file, self._row, self._rules)
+            why = window.add(page.rows)
+            if window.count > first:
+                self._hold(page.owners(window, first, self._rules))
+            if why == FULL or self._held > window.room:  # what is held is not all text
+                yield from self.rest()
+            if why == LONG:
+                yield self._row, page.long(self._rules)
+                self._row += 1
+            elif why == NO_VALUE:
+                page.go_on()
+            elif why == NO_LEVEL:
+                raise EOFError("a page has fewer definition levels than values")
+            elif why == NO_WORD:
+                raise ValueError(f"a page refers to a value that is not among the {page.rows.words:,} of its dictionary")
+
+    def _hold(self, owners: list[Data]) -> None:
+        for owner in owners:
+            if not self._owners or owner is not self._owners[-1]:
+                self._owners.append(owner)
+                self._held += len(owner)
+
+    def rest(self) -> Iterator[tuple[int, Values]]:
+        """The rows that were not handed on."""
+        if count := self._window.count:
+            values = ShortValues(*self._window.take(self._owners, self._held))
+            self._row, self._owners, self._held = self._row + count, [], 0
+            yield self._row - count, values
 
 
-def _levels(chunk: Chunk, page: Page, body: Reader, held: int) -> tuple[_Levels, int]:
-    """The definition levels of a page, and where its values begin."""
-    if not chunk.max_level:
-        return lambda count: np.ones(count, np.bool_), 0
-    source, start, end = chunk.reader, page.at, page.at + page.levels
-    if page.kind == DATA:
-        source, start, end = body, _LENGTH_BYTES, _end_of(body, 0, page.size)
+class _Piece(NamedTuple):
+    """PLAIN values in memory, from a byte of it to another, and where in a body it begins."""
+
+    data: Data
+    at: int
+    end: int
+    body: Reader
+    first: int = 0
+
+
+class _Source:
+    """The rows of a page, nulls included, and where their texts are."""
+
+    def __init__(self, chunk: Chunk, page: Page, words: "_Dictionary | None", rules: TextRules) -> None:
+        body = chunk.body(page, rules.max_held, rules.spool)
+        self.rows = PageRows(top=chunk.max_level, rows=page.values, level=-1, length=-1)
+        at = _levels(self.rows.levels, chunk, page, body, rules.max_held) if chunk.max_level else 0
+        self._words: _Dictionary | None = None
+        self._pieces: Iterator[_Piece] = iter(())
+        self._piece = _Piece(b"", 0, 0, body)
+        if page.encoding == pages.PLAIN:
+            self._pieces = _plain(self.rows, body, at, page.size - page.levels, rules)
+        elif page.encoding in pages.BY_DICTIONARY:
+            if words is None:
+                raise ValueError("its dictionary is missing")
+            self._words = words
+            numbers = body.read(at, page.size)
+            _set(self.rows.numbers, numbers, 1, numbers[0] if numbers else 0)
+            self.rows.ends, self.rows.words, self.rows.data = words.ends.ctypes.data, len(words.ends), words.address
+        elif page.encoding in (pages.DELTA_LENGTHS, pages.DELTA_PREFIXES):
+            self._pieces = _delta_values(page, body.path, Cursor(body.read(at, page.size)), rules)
+        else:
+            raise ValueError(f"encoding {page.encoding} is not supported for text: write it with encoding PLAIN")
+
+    def go_on(self) -> None:
+        """With the next values; EOFError if there are none."""
+        piece = next(self._pieces, None)
+        if piece is None:
+            raise EOFError("a page has fewer values than its header says")
+        self._piece = piece
+        self.rows.data, self.rows.at, self.rows.size = address(piece.data), piece.at, piece.end
+
+    def owners(self, window: Window, first: int, rules: TextRules) -> list[Data]:
+        """What holds the texts of a window from the first on."""
+        if self._words is None:
+            return [self._piece.data]
+        return [self._words.data] if self._words.data is not None else self._words.fetch(window, first, rules)
+
+    def long(self, rules: TextRules) -> ValueReader:
+        """The value that is told to be long."""
+        body, first = (self._piece.body, self._piece.first) if self._words is None else (self._words.body, 0)
+        start = first + self.rows.start
+        return long_value(body, start, start + self.rows.length, rules)
+
+
+def _levels(levels: Runs, chunk: Chunk, page: Page, body: Reader, held: int) -> int:
+    """Finds the definition levels of a page; returns where its values begin."""
+    start, end = (_LENGTH_BYTES, _end_of(body, 0, page.size)) if page.kind == DATA else (0, page.levels)
     if end - start > held:
         raise ValueError(f"definition levels of {end - start:,} bytes, and there is room for {held:,}")
-    runs = _Runs(Cursor(_exactly(source, start, end)), chunk.max_level.bit_length())
-
-    def levels(count: int) -> npt.NDArray[np.bool_]:
-        found = runs.take(count)
-        if len(found) < count:
-            raise EOFError("a page has fewer definition levels than values")
-        return np.equal(found, chunk.max_level)
-
-    return levels, end if page.kind == DATA else 0
+    data = _exactly(body, start, end) if page.kind == DATA else chunk.read(page.at, end)
+    _set(levels, data, 0, chunk.max_level.bit_length())
+    return end if page.kind == DATA else 0
 
 
-def _rows(left: int, levels: _Levels, windows: Iterator[Values]) -> Iterator[Values]:
-    """So many rows: values, with nulls between them."""
-    for window in windows:
-        at, count = 0, 1 if isinstance(window, ValueReader) else len(window)
-        while at < count and left:
-            there = levels(min(count - at, left))
-            present = int(np.count_nonzero(there))
-            if isinstance(window, ValueReader):
-                yield window if present else _nulls(1)
-            elif present == len(there):
-                yield window.take(slice(at, at + present))
-            else:
-                numbers = np.where(there, at + np.cumsum(there) - 1, at)
-                yield ShortValues(window.texts.take(numbers), ~there)
-            at, left = at + present, left - len(there)
-        if not left:
-            return
-    while left:
-        there = levels(min(MAX_RECORDS, left))
-        if there.any():
-            raise EOFError("a page has fewer values than its header says")
-        yield _nulls(len(there))
-        left -= len(there)
+def _set(runs: Runs, data: bytes, at: int, width: int) -> None:
+    if width > _MOST_BITS:
+        raise ValueError(f"numbers of {width} bits")
+    runs.data, runs.at, runs.size, runs.width = data, at, len(data), width
 
 
-def _nulls(count: int) -> ShortValues:
-    return ShortValues.of([None] * count)
-
-
-def _plain(body: Reader, at: int, end: int, window: int, rules: TextRules) -> Iterator[Values]:
-    """Values one after the other, each after its length."""
+def _plain(rows: PageRows, body: Reader, at: int, end: int, rules: TextRules) -> Iterator[_Piece]:
+    """Values one after the other, each after its length; rows tells how far they were read."""
     while at < end:
         body.done_until(at)
-        starts, ends = _plain_spans(body, at, end, window)
-        yield from _texts(body, starts, ends, window, rules)
-        at = int(ends[-1])
-
-
-def _texts(body: Reader, starts: _Integers, ends: _Integers, window: int, rules: TextRules) -> Iterator[Values]:
-    """Values that are spans of a body."""
-    while len(starts):
-        count = fitting(ends - starts, window, rules.max_run_bytes)
-        low, high = int(starts[:count].min()), int(ends[:count].max())
-        if count == 1 and high - low > rules.max_run_bytes:
-            yield long_value(body, low, high, rules)
-        elif high - low > 2 * max(window, rules.max_run_bytes):  # scattered over a large dictionary
-            spans = zip(starts[:count].tolist(), ends[:count].tolist())
-            yield ShortValues.of([_exactly(body, start, end) for start, end in spans])
+        data, first = _around(body, at, min(at + rules.block_bytes, end))
+        yield _Piece(data, at - first, min(len(data), end - first), body, first)
+        if first + rows.at == at:  # not even one is all here
+            until = _end_of(body, at, end)
+            is_long = until - at - _LENGTH_BYTES > rules.max_run_bytes
+            yield _Piece(_exactly(body, at, at + _LENGTH_BYTES if is_long else until), 0, until - at, body, at)
+            at = until
         else:
-            data, first = _around(body, low, high)
-            yield ShortValues.within(np.frombuffer(data, np.uint8), starts[:count] - first, ends[:count] - first)
-        starts, ends = starts[count:], ends[count:]
+            at = first + rows.at
 
 
 class _Dictionary:
-    """The text of a dictionary, which is on disk if it is long, and where each of its values ends."""
+    """The words of a dictionary, which are on disk if they are many, and where each of them ends."""
 
     def __init__(self, chunk: Chunk, page: Page, rules: TextRules) -> None:
-        self._body = chunk.body(page, rules.max_held, rules.spool)
-        self._ends = np.zeros(page.values, np.uint32)
+        self.body = chunk.body(page, rules.max_held, rules.spool)
+        self.data: Data | None = self.body.data if isinstance(self.body, BytesReader) else None
+        self.address = None if self.data is None else address(self.data)
+        self.ends = np.zeros(page.values, np.uint32)
         found = at = 0
         while found < page.values:
-            ends = _plain_spans(self._body, at, page.size, rules.max_run_bytes)[1][: page.values - found]
-            self._ends[found : found + len(ends)] = ends
+            data, first = _around(self.body, at, min(at + rules.max_run_bytes, page.size))
+            some = np.frombuffer(data, np.uint8)[at - first :]
+            ends = plain_ends(some, min(MAX_RECORDS, page.values - found)) + at
+            ends = ends if len(ends) else np.array([_end_of(self.body, at, page.size)])
+            self.ends[found : found + len(ends)] = ends
             found, at = found + len(ends), int(ends[-1])
 
-    def values(self, indices: bytes, window: int, rules: TextRules) -> Iterator[Values]:
-        """The values whose numbers a page has."""
-        runs = _Runs(Cursor(indices, 1), indices[0] if indices else 0)
-        while len(numbers := runs.take(MAX_RECORDS)):
-            if numbers.max() >= len(self._ends):
-                raise ValueError(f"value {numbers.max():,} of a dictionary of {len(self._ends):,}")
-            starts = np.where(numbers > 0, self._ends[numbers - 1], 0).astype(np.int64) + _LENGTH_BYTES
-            yield from _texts(self._body, starts, self._ends[numbers].astype(np.int64), window, rules)
+    def fetch(self, window: Window, first: int, rules: TextRules) -> list[Data]:
+        """Reads the texts of a window from the first on, which are offsets in the dictionary."""
+        texts, sizes = window.since(first)
+        there = sizes > 0
+        starts, ends = texts[there], texts[there] + sizes[there]
+        low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
+        if high - low > 2 * max(window.room, rules.max_run_bytes):  # scattered
+            read = [_exactly(self.body, *span) for span in zip(starts.tolist(), ends.tolist())]
+            texts[there] = Strings.of(read).pointers
+            return read
+        data = _exactly(self.body, low, high)
+        texts[there] += np.frombuffer(data, np.uint8).ctypes.data - low
+        return [data]
 
 
-def _delta_values(page: Page, path: str, cursor: Cursor, window: int, rules: TextRules) -> Iterator[Values]:
+def _delta_values(page: Page, path: str, cursor: Cursor, rules: TextRules) -> Iterator[_Piece]:
     """Values after all their lengths; in one of the two encodings, each begins with some bytes of the one before."""
     prefixes = _deltas(cursor, page.values) if page.encoding == pages.DELTA_PREFIXES else None
     suffixes = _deltas(cursor, page.values)
     prefixes = np.zeros_like(suffixes) if prefixes is None else prefixes
     value = b""
     while len(suffixes):
-        count = fitting(prefixes[:MAX_RECORDS] + suffixes[:MAX_RECORDS], window, rules.max_run_bytes)
-        values: list[bytes | None] = []
+        count = fitting(prefixes[:MAX_RECORDS] + suffixes[:MAX_RECORDS], rules.block_bytes, rules.max_run_bytes)
+        values = list[bytes]()
         for prefix, suffix in zip(prefixes[:count].tolist(), suffixes[:count].tolist(), strict=True):
             if not 0 <= prefix <= len(value) or suffix < 0:
                 raise ValueError(f"a value of {prefix:,} and {suffix:,} bytes after one of {len(value):,}")
             value = value[:prefix] + cursor.take(suffix)
-            values.append(value)
-        long = len(value) > rules.max_run_bytes  # then it is the only one
-        yield long_value(BytesReader(path, value), 0, len(value), rules) if long else ShortValues.of(values)
+            values += [len(value).to_bytes(_LENGTH_BYTES, "little"), value]
+        data = b"".join(values)
+        yield _Piece(data, 0, len(data), BytesReader(path, data))
         prefixes, suffixes = prefixes[count:], suffixes[count:]
 
 
@@ -197,39 +274,6 @@ def _deltas(cursor: Cursor, most: int) -> _Integers:
     return np.cumsum(np.concatenate(found))[:count]
 
 
-class _Runs:
-    """Numbers in Parquet's RLE: one number over and over, or groups of eight, each number of so many bits."""
-
-    def __init__(self, cursor: Cursor, width: int) -> None:
-        self._cursor, self._width = cursor, width
-        self._left = 0
-        """How often the number is still to come, or how many groups."""
-        self._number: int | None = None
-        self._rest = np.zeros(0, np.int64)
-
-    def take(self, count: int) -> _Integers:
-        """The next numbers; fewer at the end."""
-        found, missing = [self._rest], count - len(self._rest)
-        while missing > 0 and (self._left or self._cursor.left):
-            if not self._left:
-                header = self._cursor.varint()
-                self._left = header >> 1
-                packed = header & 1
-                self._number = None if packed else int.from_bytes(self._cursor.take((self._width + 7) // 8), "little")
-            if self._number is not None:
-                taken = min(self._left, missing)
-                found.append(np.full(taken, self._number, np.int64))
-            else:
-                taken = min(self._left, -(-missing // 8))
-                data = self._cursor.take(min(taken * self._width, self._cursor.left))
-                found.append(_unpacked(data, self._width, taken * 8))
-            self._left -= taken
-            missing -= len(found[-1])
-        numbers = np.concatenate(found)
-        self._rest = numbers[count:]
-        return numbers[:count]
-
-
 def _unpacked(data: bytes, width: int, count: int) -> _Integers:
     """So many numbers of so many bits each; fewer where data ends."""
     if width > 32:
@@ -239,14 +283,6 @@ def _unpacked(data: bytes, width: int, count: int) -> _Integers:
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     whole = bits[: len(bits) // width * width].reshape(-1, width)
     return np.asarray(whole.astype(np.int64) @ (1 << np.arange(width)), np.int64)
-
-
-def _plain_spans(body: Reader, start: int, end: int, window: int) -> tuple[_Integers, _Integers]:
-    """Where the values begin and end that are in a body one after the other: those in a window, or a longer one."""
-    data, first = _around(body, start, min(start + window, end))
-    found = native.plain_ends(np.frombuffer(data, np.uint8)[start - first :], MAX_RECORDS) + start
-    found = found if len(found) else np.array([_end_of(body, start, end)])
-    return np.append(start, found[:-1]) + _LENGTH_BYTES, found
 
 
 def _end_of(body: Reader, at: int, end: int) -> int:
@@ -259,10 +295,10 @@ def _end_of(body: Reader, at: int, end: int) -> int:
 
 def _exactly(body: Reader, start: int, end: int) -> bytes:
     data, first = _around(body, start, end)
-    return data[start - first : end - first]
+    return bytes(data[start - first : end - first])
 
 
-def _around(body: Reader, start: int, end: int) -> tuple[bytes, int]:
+def _around(body: Reader, start: int, end: int) -> tuple[Data, int]:
     """Bytes of a body that include [start, end), and where they begin in it: all of it, if it is in memory."""
     data, first = (body.data, 0) if isinstance(body, BytesReader) else (body.read(start, end - start), start)
     if first + len(data) < end:

@@ -1,0 +1,100 @@
+"""Pages of Parquet in C, while other threads run: their headers, and the rows in them; the source is ../native/pages.c."""
+
+from ctypes import CDLL, Structure, byref, c_char_p, c_int64, c_uint64, c_void_p
+from functools import lru_cache
+
+import numpy as np
+
+from shardmill.documents import native
+from shardmill.system import buffers, compiled
+from shardmill.tokens.strings import Flags, Numbers, Strings
+
+DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD = range(6)
+"""What comes next, when rows were found: see pages_rows."""
+# Texts refer to the pages that they are in, unless those are more than so many times as large.
+_MOST_HELD = 4
+
+
+Data = bytes | memoryview
+
+
+def address(data: Data) -> int:
+    return int(np.frombuffer(data, np.uint8).ctypes.data) if len(data) else 0
+
+
+class Runs(Structure):
+    """Numbers in Parquet's RLE: one number over and over, or groups of eight, each number of `width` bits."""
+
+    _fields_ = [
+        ("data", c_char_p),
+        *((name, c_int64) for name in ("at", "size", "width", "left", "bit")),
+        ("number", c_uint64),
+    ]
+
+
+class PageRows(Structure):
+    """What is left of the rows of a page."""
+
+    _fields_ = [
+        ("levels", Runs),
+        ("numbers", Runs),
+        ("top", c_int64),
+        ("rows", c_int64),
+        ("data", c_void_p),
+        ("at", c_int64),
+        ("size", c_int64),
+        ("ends", c_void_p),
+        *((name, c_int64) for name in ("words", "level", "start", "length", "why")),
+    ]
+
+
+class Window(Structure):
+    """Rows that were found, in arrays for `most` of them: texts of so many bytes in all."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("texts", "sizes", "null")),
+        *((name, c_int64) for name in ("count", "most", "bytes", "room", "longest")),
+    ]
+
+    def __init__(self, most: int, longest: int) -> None:
+        self._texts, self._sizes = np.empty(most, np.int64), np.empty(most, np.int64)
+        self._null = np.empty(most, np.bool_)
+        where = (array.ctypes.data for array in (self._texts, self._sizes, self._null))
+        super().__init__(*where, 0, most, 0, 0, longest)
+
+    def add(self, page: PageRows) -> int:
+        """Rows of a page; returns what comes next."""
+        _library().pages_rows(byref(page), byref(self))
+        return int(page.why)
+
+    def since(self, first: int) -> tuple[Numbers, Numbers]:
+        """Where the texts are of the rows from the first on, and their sizes."""
+        return self._texts[first : self.count], self._sizes[first : self.count]
+
+    def take(self, owners: list[Data], held: int) -> tuple[Strings, Flags]:
+        """All rows, and which are null; then it is empty. Their texts are in owners, of so many bytes."""
+        count, size = self.count, self.bytes
+        pointers, sizes = self._texts[:count].copy(), self._sizes[:count].copy()
+        kept: tuple[object, ...] = tuple(owners)
+        if held > _MOST_HELD * size:
+            copy = buffers.take(size)
+            _library().pages_copy(pointers.ctypes.data, sizes.ctypes.data, count, copy.ctypes.data)
+            kept = (copy,)
+        self.count = self.bytes = 0
+        return Strings(pointers, sizes, kept, size), self._null[:count].copy()
+
+
+def header(data: bytes) -> tuple[int, tuple[int, ...]]:
+    """The length of the page header that begins here, and its numbers: its kind, bytes of the page when decompressed, and
+    as it is, values, encoding, bytes of levels, whether it is compressed. 0: there is more of it; -1: it is damaged."""
+    found = (c_int64 * 7)()
+    return _library().pages_header(data, len(data), found), tuple(found)
+
+
+@lru_cache(maxsize=1)
+def _library() -> CDLL:
+    library = native._library()
+    compiled.declare(library, "pages_header", c_int64, c_char_p, c_int64, c_void_p)
+    compiled.declare(library, "pages_rows", None, c_void_p, c_void_p)
+    compiled.declare(library, "pages_copy", None, c_void_p, c_void_p, c_int64, c_void_p)
+    return library
