@@ -1,7 +1,7 @@
-"""Large buffers that threads use again.
+"""Large buffers that threads reuse.
 
-To allocate megabytes, and to give them back, is work for the kernel that no other thread can do at the same time: it
-unmaps pages from all cores, and Python waits for it with the GIL.
+Allocating and freeing megabytes makes the kernel map and unmap pages on all cores. Only one thread can do that at a
+time, and Python holds the GIL meanwhile.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
-# Others come from Python's allocator, which is fast for them.
+# Smaller ones come from Python's allocator, which is fast at these sizes.
 _LEAST = 256 << 10
 _STEP = 64 << 10
-# Of what nobody refers to, so much is kept when more is needed.
+# The most unreferenced bytes that are kept when a new buffer is needed.
 _MOST_FREE_BYTES = 192 << 20
-# As sys.getrefcount sees it: the list and the argument refer to it.
+# What sys.getrefcount returns for these: the list and the argument refer to the buffer.
 _FREE = 2
 
 
@@ -35,7 +35,8 @@ _threads = 0
 
 @contextlib.contextmanager
 def used_again() -> Iterator[None]:
-    """What this thread takes inside is taken again, by any thread that is inside, when nobody refers to it any more."""
+    """Buffers that this thread takes inside are kept, and handed out again to any thread inside once nothing refers to
+    them."""
     global _threads
     with _lock:
         _threads += 1
@@ -71,7 +72,7 @@ def take(size: int) -> Bytes:
 
 
 def _fitting(size: int) -> Bytes | None:
-    """One that was in use a short time ago, and not much larger: what waits must not hold more than it needs."""
+    """A recently used one that is not much larger: tokens that wait must not hold more than they need."""
     for number in range(len(_kept) - 1, -1, -1):
         if size <= len(_kept[number]) <= size + size // 2 and sys.getrefcount(_kept[number]) == _FREE:
             return _kept.pop(number)
@@ -79,7 +80,7 @@ def _fitting(size: int) -> Bytes | None:
 
 
 def _drop(most: int) -> None:
-    """Of those that nobody refers to, keep so many bytes, not those that nobody took for longest."""
+    """Keep so many bytes of the unreferenced buffers, the recently used ones."""
     for number in range(len(_kept) - 1, -1, -1):
         if sys.getrefcount(_kept[number]) == _FREE:
             most -= len(_kept[number])
