@@ -26,11 +26,10 @@ static inline void start(const Engine *e, Lane *lane, Late *word, int wide)
     for (u32 i = 1; i < n; i++)
         pairs[i] = e->byte_pairs[s[i - 1] << 8 | s[i]];
     for (u32 i = 0; i < n; i++) {
-        u32 rank = PAIR_RANK(pairs[i + 1]);
-        int sure = (rank < PAIR_LEFT(pairs[i])) & (rank <= PAIR_RIGHT(pairs[i + 2]));
-        lane->symbol[parts] = sure ? rank : e->byte_symbol[s[i]];
+        u32 first = (u32)merges_first(pairs[i], pairs[i + 1], pairs[i + 2]);
+        lane->symbol[parts] = first ? PAIR_RANK(pairs[i + 1]) : e->byte_symbol[s[i]];
         parts += !skip;
-        skip = (u32)sure;
+        skip = first;
     }
     lane->word = word;
     lane->alive = (2ull << parts) - 1;
