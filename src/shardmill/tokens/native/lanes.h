@@ -7,11 +7,10 @@ enum { LANES = 32 };
  * rank << 5 | place, so that the least is the leftmost of the lowest. */
 typedef struct {
     u32 ranks[MIDDLE_BYTES] __attribute__((aligned(64)));
+    u32 symbol[MIDDLE_BYTES + 2], parts;
     u64 alive, last, place;
-    const u64 *entry[MIDDLE_BYTES];
-    u32 parts;
-    u32 symbol[MIDDLE_BYTES + 2];
     Late *word;
+    const u64 *first[MIDDLE_BYTES];   /* where the first pairs stand */
     const u64 *with_next, *with_last; /* where the pairs that a merge makes stand */
     u64 next_pair, last_pair;
 } Lane;
@@ -26,11 +25,10 @@ static inline void start(const Engine *e, Lane *lane, Late *word, int wide)
     for (u32 i = 1; i < n; i++)
         pairs[i] = e->byte_pairs[s[i - 1] << 8 | s[i]];
     for (u32 i = 0; i < n; i++) {
-        u32 rank = PAIR_RANK(pairs[i + 1]);
-        int sure = (rank < PAIR_LEFT(pairs[i])) & (rank <= PAIR_RIGHT(pairs[i + 2]));
-        lane->symbol[parts] = sure ? rank : e->byte_symbol[s[i]];
+        u32 first = (u32)merges_first(pairs[i], pairs[i + 1], pairs[i + 2]);
+        lane->symbol[parts] = first ? PAIR_RANK(pairs[i + 1]) : e->byte_symbol[s[i]];
         parts += !skip;
-        skip = (u32)sure;
+        skip = first;
     }
     lane->word = word;
     lane->alive = (2ull << parts) - 1;
@@ -39,8 +37,8 @@ static inline void start(const Engine *e, Lane *lane, Late *word, int wide)
         lane->ranks[i] = (u32)NONE << 5;
     lane->parts = parts;
     for (u32 i = 1; i + 1 < parts; i++) {
-        lane->entry[i] = pair_entry(&e->pairs, (u64)lane->symbol[i] << SYMBOL_BITS | lane->symbol[i + 1]);
-        __builtin_prefetch(lane->entry[i]);
+        lane->first[i] = pair_entry(&e->pairs, (u64)lane->symbol[i] << SYMBOL_BITS | lane->symbol[i + 1]);
+        __builtin_prefetch(lane->first[i]);
         __builtin_prefetch(e->symbol_ids + lane->symbol[i]);
     }
 }
@@ -48,7 +46,8 @@ static inline void start(const Engine *e, Lane *lane, Late *word, int wide)
 static inline void first_ranks(Lane *lane)
 {
     for (u32 i = 1; i + 1 < lane->parts; i++)
-        lane->ranks[i - 1] = merged_at(lane->entry[i], (u64)lane->symbol[i] << SYMBOL_BITS | lane->symbol[i + 1]) << 5 | (i - 1);
+        lane->ranks[i - 1] =
+            merged_at(lane->first[i], (u64)lane->symbol[i] << SYMBOL_BITS | lane->symbol[i + 1]) << 5 | (i - 1);
 }
 
 /* The merge of the lowest rank: makes one of two parts and asks for the pairs that it makes. False if there is none. */
@@ -80,7 +79,7 @@ static inline void look_up(Lane *lane)
     u32 with_next = merged_at(lane->with_next, lane->next_pair), with_last = merged_at(lane->with_last, lane->last_pair);
     u32 i = (u32)lane->place, last = (u32)lane->last;
     lane->ranks[i - 1] = with_next << 5 | (i - 1);
-    lane->ranks[(last - 1) % MIDDLE_BYTES] = with_last << 5 | (last - 1); /* before the first there is NONE, and no pair 31 */
+    lane->ranks[(last - 1) % MIDDLE_BYTES] = with_last << 5 | (last - 1); /* no pair has the last place: it is spare */
 }
 
 static inline void finish(Engine *e, const Lane *lane, Learned *learned, int wide)
