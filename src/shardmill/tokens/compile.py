@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.system.names import show
-from shardmill.tokens import neighbours
-from shardmill.tokens.model import AddedToken, Model, Shape, Texts, merge_numbers
+from shardmill.tokens import native, neighbours
+from shardmill.tokens.model import AddedToken, Model, Shape, Texts
 
 Config = dict[str, Any]
 
@@ -199,7 +199,7 @@ def _bytes_model(
     found, kept = spelled(tokens)
     number = np.full(len(tokens), len(tokens), np.uint32)
     number[kept] = np.arange(len(kept))
-    merges = number[_merges(tokens, model["merges"])]
+    merges = number[_merges(_utf8(tokens), model["merges"])]
     single = found.joined[found.offsets[:-1][np.diff(found.offsets) == 1]]
     if not set(_IN_TEXT) <= set(single.tolist()) and (model.get("unk_token") is not None or model.get("byte_fallback")):
         raise _NotKnown("its vocabulary lacks bytes, and has another token for them")
@@ -267,11 +267,12 @@ def _sentencepiece_model(
     prepend, metaspace = _prepends(normalizers, steps)
     if metaspace == "always" and any(not token.special for token in added):
         raise _NotKnown("its pre-tokenizer puts ▁ behind each added token")
+    texts = _utf8(tokens)
     made = Model(
         scheme="sentencepiece",
-        tokens=_utf8(tokens),
+        tokens=texts,
         ids=ids,
-        merges=_merges(tokens, model["merges"]),
+        merges=_merges(texts, model["merges"]),
         added=added,
         prepend=prepend,
         metaspace=bool(metaspace),
@@ -302,13 +303,13 @@ def _by_id(vocabulary: dict[str, int]) -> tuple[list[str], npt.NDArray[np.uint32
     return [tokens[i] for i in order.tolist()], ids[order]
 
 
-def _merges(tokens: list[str], merges: list[Any]) -> npt.NDArray[np.uint32]:
+def _merges(tokens: Texts, merges: list[Any]) -> npt.NDArray[np.uint32]:
     """The numbers of the two tokens of each merge; of two equal merges the library keeps the last."""
     written = set(map(type, merges)) == {str}
     parts = " ".join(merges).split(" ") if written else list(chain.from_iterable(merges))
     if len(parts) != 2 * len(merges) or not (written or set(map(len, merges)) <= {2}):
         raise ValueError("a merge is not of two parts")
-    found = merge_numbers(tokens, parts)
+    found = native.token_numbers(tokens, parts).reshape(-1, 2)
     _, last = np.unique(np.ascontiguousarray(found[::-1]).view(np.uint64), return_index=True)
     return found if len(last) == len(found) else found[np.sort(len(found) - 1 - last)]
 

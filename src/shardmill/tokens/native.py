@@ -14,7 +14,7 @@ from shardmill.errors import UsageError
 from shardmill.system import buffers, compiled
 from shardmill.tokens import classes, tables
 from shardmill.tokens.layout import Laid, Layout, laid_by
-from shardmill.tokens.model import VERSION, Ids, Model, NotSupported, Shape, TokenCounts
+from shardmill.tokens.model import VERSION, Ids, Model, NotSupported, Shape, Texts, TokenCounts
 from shardmill.tokens.strings import Strings
 
 # The engine stores up to eight ids at a time, where fewer are left.
@@ -169,6 +169,21 @@ def find_live(model: Model) -> Model:
     return replace(model, live=live)
 
 
+def token_numbers(tokens: Texts, parts: Sequence[str]) -> npt.NDArray[np.uint32]:
+    """The place of each part among the tokens, in UTF-8; KeyError if one is not there.
+
+    >>> token_numbers(Texts.of([b"a", b"bc"]), ["bc", "a"])
+    array([1, 0], dtype=uint32)
+    """
+    joined = "\udcff".join([*parts, ""]).encode("utf-8", "surrogateescape")
+    found = np.empty(len(parts), np.uint32)
+    given = Vocabulary(text=tokens.joined.ctypes.data, offsets=tokens.offsets.ctypes.data, count=len(tokens))
+    ends = joined.count(b"\xff")
+    if ends != len(parts) or _library().engine_numbers(byref(given), joined, found.ctypes, len(parts)):
+        raise KeyError("a merge of something that is no token")
+    return found
+
+
 def vocabulary_of(model: Model) -> tuple[Vocabulary, dict[str, npt.NDArray[Any]]]:
     """Tokens and merges as the C sees them, and the arrays that it points to."""
     kept: dict[str, npt.NDArray[Any]] = {"text": model.tokens.joined, "offsets": model.tokens.offsets, "ids": model.ids}
@@ -222,6 +237,7 @@ def _library() -> CDLL:
     compiled.declare(library, "cpu_path", c_int)
     compiled.declare(library, "engine_new", c_void_p, c_void_p)
     compiled.declare(library, "engine_live", c_int, c_void_p, c_int, c_void_p)
+    compiled.declare(library, "engine_numbers", c_int, c_void_p, c_char_p, c_void_p, c_uint32)
     compiled.declare(library, "engine_free", None, c_void_p)
     pointers = c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_void_p
     compiled.declare(library, "engine_encode", c_int64, *pointers)

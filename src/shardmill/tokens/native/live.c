@@ -10,6 +10,7 @@
 enum {
     RANK_BITS = 24,
     LONGEST = 1 << 12, /* of a token */
+    AHEAD = 16,        /* what is asked for before it is read */
 };
 /* Merging a token takes the square of its length: what all may take together. Real ones take less than 2^25. */
 #define MOST_WORK (1ull << 28)
@@ -123,28 +124,54 @@ static u32 last_merge(const Finder *f, u32 token, Parts *p)
     return n == 2 && p->rank[0] != ~0u && f->results[p->rank[0]] == token ? p->rank[0] : ~0u;
 }
 
+/* The two parts of a merge in one row: their size. */
+static u32 join(const Vocabulary *v, u32 rank, u8 *both)
+{
+    u32 left = v->merges[2 * rank], right = v->merges[2 * rank + 1], first_size, second_size;
+    const u8 *first = spelling(v, left, &first_size), *second = spelling(v, right, &second_size);
+    memcpy(both, first, first_size);
+    memcpy(both + first_size, second, second_size);
+    return first_size + second_size;
+}
+
+/* Whether all merges are of tokens of a reasonable length. */
+static int check_merges(const Vocabulary *v)
+{
+    for (u32 i = 0, n; i < 2 * v->merge_count; i++) {
+        if (v->merges[i] >= v->count)
+            return UNKNOWN_RESULT;
+        spelling(v, v->merges[i], &n);
+        if (n > LONGEST)
+            return TOO_LONG;
+    }
+    return GOOD;
+}
+
 static int note_merges(Finder *f)
 {
     const Vocabulary *v = f->v;
     u8 both[2 * LONGEST];
+    u64 hashes[AHEAD];
+    int why = check_merges(v);
     memset(f->pairs, 0xFF, ((size_t)f->pair_mask + 1) * sizeof(u64));
-    for (u32 rank = 0; rank < v->merge_count; rank++) {
-        u32 left = v->merges[2 * rank], right = v->merges[2 * rank + 1], first_size, second_size;
-        if (left >= v->count || right >= v->count)
-            return UNKNOWN_RESULT;
-        const u8 *first = spelling(v, left, &first_size), *second = spelling(v, right, &second_size);
-        if (first_size > LONGEST || second_size > LONGEST)
-            return TOO_LONG;
-        memcpy(both, first, first_size);
-        memcpy(both + first_size, second, second_size);
-        u32 whole = token_of(f, both, first_size + second_size);
-        if (whole == ~0u)
-            return UNKNOWN_RESULT;
-        u64 pair = (u64)left << SYMBOL_BITS | right;
-        *pair_place(f, pair) = pair << RANK_BITS | rank; /* of two equal ones the later counts */
-        f->results[rank] = whole;
+    for (u32 i = 0; i < v->merge_count + AHEAD && why == GOOD; i++) {
+        if (i >= AHEAD) {
+            u32 rank = i - AHEAD, size = join(v, rank, both);
+            u32 whole = (u32)*token_place(f, both, size, hashes[i % AHEAD]) - 1;
+            u64 pair = (u64)v->merges[2 * rank] << SYMBOL_BITS | v->merges[2 * rank + 1];
+            *pair_place(f, pair) = pair << RANK_BITS | rank; /* of two equal ones the later counts */
+            f->results[rank] = whole;
+            why = whole == ~0u ? UNKNOWN_RESULT : GOOD;
+        }
+        if (i < v->merge_count) {
+            u64 pair = (u64)v->merges[2 * i] << SYMBOL_BITS | v->merges[2 * i + 1];
+            u32 size = join(v, i, both);
+            hashes[i % AHEAD] = hash_bytes(both, size);
+            __builtin_prefetch(f->tokens + (hashes[i % AHEAD] & f->token_mask));
+            __builtin_prefetch(f->pairs + (hash_pair(pair) & f->pair_mask));
+        }
     }
-    return GOOD;
+    return why;
 }
 
 static u32 mask_for(u32 entries)
@@ -155,28 +182,73 @@ static u32 mask_for(u32 entries)
     return mask;
 }
 
-static int start(Finder *f)
+/* Tokens by their bytes. A few are hashed before they are entered, since most places are far from the processor. */
+static int note_tokens(Finder *f)
 {
     const Vocabulary *v = f->v;
     size_t memory = 0; /* only for a moment */
+    u64 hashes[AHEAD];
     f->token_mask = mask_for(v->count);
-    f->pair_mask = mask_for(v->merge_count);
     f->tokens = new_table(((size_t)f->token_mask + 1) * sizeof(u64), &memory);
-    f->pairs = v->merges ? new_table(((size_t)f->pair_mask + 1) * sizeof(u64), &memory) : NULL;
-    f->results = malloc(((size_t)(v->merges ? v->merge_count : v->count) + 1) * sizeof(u32));
-    if (!f->tokens || (v->merges && !f->pairs) || !f->results)
+    if (!f->tokens)
         return NO_MEMORY;
     memset(f->single, 0xFF, sizeof f->single);
-    for (u32 token = 0, n; token < v->count; token++) {
-        const u8 *s = spelling(v, token, &n);
-        u64 hash = hash_bytes(s, n);
-        *token_place(f, s, n, hash) = hash >> 32 << 32 | (token + 1);
-        if (n == 1)
-            f->single[*s] = token;
-        if (!v->merges)
-            f->results[token] = token;
+    for (u32 i = 0, n; i < v->count + AHEAD; i++) {
+        if (i >= AHEAD) {
+            const u8 *s = spelling(v, i - AHEAD, &n);
+            u64 hash = hashes[i % AHEAD];
+            *token_place(f, s, n, hash) = hash >> 32 << 32 | (i - AHEAD + 1);
+            if (n == 1)
+                f->single[*s] = i - AHEAD;
+        }
+        if (i < v->count) {
+            const u8 *s = spelling(v, i, &n);
+            hashes[i % AHEAD] = hash_bytes(s, n);
+            __builtin_prefetch(f->tokens + (hashes[i % AHEAD] & f->token_mask));
+        }
     }
+    return GOOD;
+}
+
+static int start(Finder *f)
+{
+    const Vocabulary *v = f->v;
+    size_t memory = 0;
+    f->pair_mask = mask_for(v->merge_count);
+    f->pairs = v->merges ? new_table(((size_t)f->pair_mask + 1) * sizeof(u64), &memory) : NULL;
+    f->results = malloc(((size_t)(v->merges ? v->merge_count : v->count) + 1) * sizeof(u32));
+    if ((v->merges && !f->pairs) || !f->results || note_tokens(f) != GOOD)
+        return NO_MEMORY;
+    for (u32 token = 0; !v->merges && token < v->count; token++)
+        f->results[token] = token;
     return v->merges ? note_merges(f) : GOOD;
+}
+
+/* The tokens that many texts are, each of which ends with FF. GOOD, or UNKNOWN_RESULT if one is no token. */
+int engine_numbers(const Vocabulary *v, const u8 *text, u32 *numbers, u32 count)
+{
+    Finder f = {.v = v};
+    int why = note_tokens(&f);
+    const u8 *begins[AHEAD + 1] = {text};
+    u64 hashes[AHEAD];
+    for (u32 i = 0, some; i < count && why == GOOD; i += some) {
+        some = count - i < AHEAD ? count - i : AHEAD;
+        for (u32 k = 0; k < some; k++) {
+            const u8 *end = begins[k];
+            while (*end != 0xFF)
+                end++;
+            hashes[k] = hash_bytes(begins[k], (u32)(end - begins[k]));
+            __builtin_prefetch(f.tokens + (hashes[k] & f.token_mask));
+            begins[k + 1] = end + 1;
+        }
+        for (u32 k = 0; k < some; k++) {
+            numbers[i + k] = (u32)*token_place(&f, begins[k], (u32)(begins[k + 1] - begins[k] - 1), hashes[k]) - 1;
+            why = numbers[i + k] == ~0u ? UNKNOWN_RESULT : why;
+        }
+        begins[0] = begins[some];
+    }
+    free(f.tokens);
+    return why;
 }
 
 /* For each token the rank of its merge and the two tokens that it merges; ~0 for the rank where no merge gives it. */

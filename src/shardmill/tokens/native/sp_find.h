@@ -95,7 +95,8 @@ static inline u32 FN(cut_others)(const Sp *e, const u8 *p, u32 i, u32 size, FN(P
         f->count += (u32)__builtin_popcount(cut);
         before = here;
     }
-    f->before = character_at(e, p + place[n - 1], &width);
+    if (n) /* none: not UTF-8 */
+        f->before = character_at(e, p + place[n - 1], &width);
     return i;
 }
 #else

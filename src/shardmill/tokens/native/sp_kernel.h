@@ -31,7 +31,8 @@ static inline u32 FN(read_symbols)(const Sp *e, const u8 *s, u32 n, u32 *symbol)
         count += FN(read_points)(s, 32, n < 64 ? (1u << (n - 32)) - 1 : ~0u, point + count, place + count);
     count = count < MOST_SYMBOLS ? count : (u32)MOST_SYMBOLS; /* more are not UTF-8 */
     for (u32 k = 0; k < count; k += 16) {
-        __m512i none = _mm512_set1_epi32(NO_SYMBOL), found = FN(characters)(e, s, point + k, place + k, _bzhi_u32(0xFFFF, count - k));
+        __m512i none = _mm512_set1_epi32(NO_SYMBOL);
+        __m512i found = FN(characters)(e, s, point + k, place + k, _bzhi_u32(0xFFFF, count - k));
         found = _mm512_and_si512(found, none);
         _mm512_storeu_si512(symbol + k, _mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(found, none), found));
     }
@@ -354,7 +355,8 @@ u32 *KERNEL(Sp *e, const u8 *text, size_t size, size_t readable, u32 *out, Learn
             }
         } else
             at[count] = (u16)span;
-        out = count ? FN(encode_pieces)(e, p, at, others > count / 2 && span < 6 * count ? first : NULL, count, out, learned) : out;
+        int characters = others > count / 2 && span < 6 * count; /* most pieces, where they are short and beyond ASCII */
+        out = count ? FN(encode_pieces)(e, p, at, characters ? first : NULL, count, out, learned) : out;
         text += used;
         size -= used;
         readable -= used;

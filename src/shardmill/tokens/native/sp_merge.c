@@ -4,13 +4,12 @@
 /* A piece that nothing is merged in: a run of one byte, all of it added tokens; or a character without a token. */
 u32 sp_unmerged(const Sp *e, const u8 *s, size_t n, u32 *out)
 {
+    const u8 *end = s + n;
     u32 count = 0;
-    if (*s < 0x80 && e->closed[*s])
-        for (const u8 *end = s + n; s < end; count++)
-            s += added_longest(e->added, s, end, &out[count]);
-    else
-        for (; count < n; count++)
-            out[count] = e->byte_id[s[count]];
+    for (; s < end && *s < 0x80 && e->closed[*s]; count++)
+        s += added_longest(e->added, s, end, &out[count]);
+    while (s < end) /* behind a closed byte only what is not UTF-8 */
+        out[count++] = e->byte_id[*s++];
     return count;
 }
 
