@@ -147,7 +147,7 @@ def _open(reader: Reader, held: int) -> tuple[Any, Any]:
     footer = footer.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())
     try:
         meta = pq.read_metadata(pa.BufferReader(_MAGIC + footer + length.to_bytes(4, "little") + _MAGIC))
-        schema = meta.schema.to_arrow_schema()
+        schema = pq.ParquetSchema(meta).to_arrow_schema()  # meta.schema would refer to meta, and keep it
         groups = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
         if min(groups, default=0) < 0 or sum(groups) != meta.num_rows:
             raise ValueError(f"{meta.num_rows:,} rows in all, {sum(groups):,} in its row groups")
@@ -162,7 +162,8 @@ def _text_column(meta: Any, schema: Any, field: str, path: str) -> int:
 
 
 def _leaf(meta: Any, path: str) -> int:
-    return next(i for i in range(meta.num_columns) if meta.schema.column(i).path == path)
+    columns = pq.ParquetSchema(meta)
+    return next(i for i in range(meta.num_columns) if columns.column(i).path == path)
 
 
 def _footer_bytes(reader: Reader) -> int:
@@ -184,7 +185,7 @@ def _bad_footer(reader: Reader, why: object) -> ContentError:
 
 
 def _chunk(reader: Reader, meta: Any, group: int, column: int) -> Chunk:
-    found, kind = meta.row_group(group).column(column), meta.schema.column(column)
+    found, kind = meta.row_group(group).column(column), pq.ParquetSchema(meta).column(column)
     starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else 0]
     return Chunk(
         reader=reader,

@@ -27,8 +27,8 @@ from shardmill.documents.columnar.native import (
     Window,
     address,
 )
-from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Ahead, Chunk, Cursor, Page
-from shardmill.documents.long_values import BytesReader, ValueReader
+from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Ahead, Chunk, Cursor, Held, Page
+from shardmill.documents.long_values import ValueReader
 from shardmill.documents.native import plain_ends
 from shardmill.documents.records import damage_of
 from shardmill.documents.rules import MAX_RECORDS, TextRules
@@ -105,7 +105,9 @@ class Found:
             elif why == NO_LEVEL:
                 raise EOFError("a page has fewer definition levels than values")
             elif why == NO_WORD:
-                raise ValueError(f"a page refers to a value that is not among the {page.rows.words:,} of its dictionary")
+                raise ValueError(
+                    f"a page refers to a value that is not among the {page.rows.words:,} of its dictionary"
+                )
 
     def _hold(self, owners: list[Data]) -> None:
         for owner in owners:
@@ -212,7 +214,7 @@ class _Dictionary:
 
     def __init__(self, chunk: Chunk, page: Page, rules: TextRules) -> None:
         self.body = chunk.body(page, rules.max_held, rules.spool)
-        self.data: Data | None = self.body.data if isinstance(self.body, BytesReader) else None
+        self.data: Data | None = self.body.data if isinstance(self.body, Held) else None
         self.address = None if self.data is None else address(self.data)
         self.ends = np.zeros(page.values, np.uint32)
         found = at = 0
@@ -233,7 +235,7 @@ class _Dictionary:
         if high - low > 2 * max(window.room, rules.max_run_bytes):  # scattered
             read = [_exactly(self.body, *span) for span in zip(starts.tolist(), ends.tolist())]
             texts[there] = Strings.of(read).pointers
-            return read
+            return [*read]
         data = _exactly(self.body, low, high)
         texts[there] += np.frombuffer(data, np.uint8).ctypes.data - low
         return [data]
@@ -254,7 +256,7 @@ def _delta_values(page: Page, path: str, cursor: Cursor, rules: TextRules) -> It
             value = value[:prefix] + cursor.take(suffix)
             values += [len(value).to_bytes(_LENGTH_BYTES, "little"), value]
         data = b"".join(values)
-        yield _Piece(data, 0, len(data), BytesReader(path, data))
+        yield _Piece(data, 0, len(data), Held(path, data))
         prefixes, suffixes = prefixes[count:], suffixes[count:]
 
 
@@ -300,7 +302,7 @@ def _exactly(body: Reader, start: int, end: int) -> bytes:
 
 def _around(body: Reader, start: int, end: int) -> tuple[Data, int]:
     """Bytes of a body that include [start, end), and where they begin in it: all of it, if it is in memory."""
-    data, first = (body.data, 0) if isinstance(body, BytesReader) else (body.read(start, end - start), start)
+    data, first = (body.data, 0) if isinstance(body, Held) else (body.read(start, end - start), start)
     if first + len(data) < end:
         raise ValueError(damage_of(body) or "a page ends too early")
     return data, first
