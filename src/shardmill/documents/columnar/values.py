@@ -30,6 +30,7 @@ from shardmill.documents.columnar.native import (
 from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Ahead, Chunk, Cursor, Held, Page
 from shardmill.documents.long_values import ValueReader
 from shardmill.documents.native import plain_ends
+from shardmill.documents.pieces import Position
 from shardmill.documents.records import damage_of
 from shardmill.documents.rules import MAX_RECORDS, TextRules
 from shardmill.io.reading import Reader
@@ -46,28 +47,28 @@ def values_of(chunk: Chunk, file: int, rows: range, skip_to: int, rules: TextRul
 
     Raises ValueError, EOFError or OverflowError at a page that is damaged or too large, after the rows before it.
     """
-    found = Found(file, rules)
-    yield from found.values_of(chunk, rows, skip_to)
+    found = Found(Position(file=file, record=skip_to), rules)
+    yield from found.values_of(chunk, rows)
     yield from found.rest()
 
 
 class Found:
     """Rows that were found, and are handed on a window of text at a time, be they of one row group or of several."""
 
-    def __init__(self, file: int, rules: TextRules) -> None:
-        self._file, self._rules, self._row = file, rules, 0
+    def __init__(self, start: Position, rules: TextRules) -> None:
+        self.start, self._rules, self._row = start, rules, 0
         self._window, self._owners, self._held = Window(MAX_RECORDS, rules.max_run_bytes), list[Data](), 0
 
     @property
     def next_row(self) -> int:
         return self._row + self._window.count
 
-    def values_of(self, chunk: Chunk, rows: range, skip_to: int) -> Iterator[tuple[int, Values]]:
+    def values_of(self, chunk: Chunk, rows: range) -> Iterator[tuple[int, Values]]:
         """As values_of, but for rows that do not fill a window yet."""
         if self.next_row != rows.start:
             yield from self.rest()
             self._row = rows.start
-        if skip_to <= rows.start:
+        if self.start.record <= rows.start:
             chunk = dataclasses.replace(chunk, ahead=Ahead(chunk.reader, chunk.start + chunk.length))
         words: _Dictionary | None = None
         try:
@@ -80,7 +81,7 @@ class Found:
                     end = self.next_row + page.values
                     if end > rows.stop:
                         raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
-                    if end > skip_to:
+                    if end > self.start.record:
                         yield from self._page(_Source(chunk, page, words, self._rules))
                     else:
                         self._row = end
@@ -91,7 +92,7 @@ class Found:
     def _page(self, page: "_Source") -> Iterator[tuple[int, Values]]:
         window, why = self._window, FULL
         while why != DONE:
-            first, window.room = window.count, window_bytes(self._file, self._row, self._rules)
+            first, window.room = window.count, window_bytes(self.start.file, self._row, self._rules)
             why = window.add(page.rows)
             if window.count > first:
                 self._hold(page.owners(window, first, self._rules))
