@@ -24,6 +24,7 @@ import numpy as np
 import sanitize_pieces
 
 from shardmill.documents import native as documents
+from shardmill.documents.columnar import native as pages
 from shardmill.system import compiled
 from shardmill.tokens import layout, native
 from shardmill.tokens.model import Model, Shape
@@ -242,6 +243,27 @@ def ask(library: CDLL, texts: list[bytes], separator: bytes) -> None:
         library.texts_plain(*first, found, c_int64(5))
 
 
+def read_page(library: CDLL, rng: random.Random) -> None:
+    """pages_header and pages_rows on bytes that are nearly pages."""
+    with Memory() as memory:
+        some = [
+            bytes(rng.choice([0, 1, 3, 8, 21, 40, rng.randrange(256)]) for _ in range(rng.randrange(60)))
+            for _ in range(4)
+        ]
+        library.pages_header(c_void_p(memory.copy(some[0])), c_int64(len(some[0])), c_void_p(memory.room(8 * 7)))
+        ends = np.cumsum([rng.randrange(4, 30) for _ in range(9)]).astype(np.uint32)
+        runs = [(memory.copy(data), 0, len(data), rng.choice([0, 1, 4, 31, 32]), 0, 0, 0) for data in some[1:3]]
+        values = memory.copy(some[3]), 0, len(some[3]), memory.copy(ends.tobytes()) if rng.random() < 0.5 else None, 9
+        page = pages.PageRows(*runs, rng.randrange(2), 20, *values, -1, 0, -1, 0)
+        window = pages.Window(7, 20)
+        window.texts, window.sizes, window.null = memory.room(8 * 7), memory.room(8 * 7), memory.room(7)
+        for _ in range(30):
+            library.pages_rows(byref(page), byref(window))
+            if page.why > pages.LONG:
+                break
+            window.count = window.size = 0
+
+
 def lay(library: CDLL, rng: random.Random) -> None:
     """layout_block on buffers of exactly the sizes it is promised."""
     pieces, wide = rng.randrange(9), rng.choice([2, 4])
@@ -280,6 +302,7 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
             engine.encode(damaged)
             engine.words(damaged[0], scalar=True)
         for _ in range(20):
+            read_page(lines, rng)
             scan(lines, _lines(rng), rng.choice([[b"text"], [b"a", b"text"], ["é".encode()]]))
             ask(
                 lines,

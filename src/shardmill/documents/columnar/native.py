@@ -1,6 +1,6 @@
 """Pages of Parquet in C, while other threads run: their headers, and the rows in them; the source is ../native/pages.c."""
 
-from ctypes import CDLL, Structure, byref, c_char_p, c_int64, c_uint64, c_void_p
+from ctypes import CDLL, PyDLL, Structure, byref, c_char_p, c_int64, c_uint64, c_void_p
 from functools import lru_cache
 
 import numpy as np
@@ -11,9 +11,8 @@ from shardmill.tokens.strings import Flags, Numbers, Strings
 
 DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD = range(6)
 """What comes next, when rows were found: see pages_rows."""
-# Texts refer to the pages that they are in, unless those are more than so many times as large.
-_MOST_HELD = 4
-
+# Texts stay in the pages that they are in, unless those are more than so many times as large.
+_MOST_TIMES = 4
 
 Data = bytes | memoryview
 
@@ -53,8 +52,11 @@ class Window(Structure):
 
     _fields_ = [
         *((name, c_void_p) for name in ("texts", "sizes", "null")),
-        *((name, c_int64) for name in ("count", "most", "bytes", "room", "longest")),
+        *((name, c_int64) for name in ("count", "most", "size", "room", "longest")),
     ]
+    count: int
+    size: int
+    room: int
 
     def __init__(self, most: int, longest: int) -> None:
         self._texts, self._sizes = np.empty(most, np.int64), np.empty(most, np.int64)
@@ -73,14 +75,14 @@ class Window(Structure):
 
     def take(self, owners: list[Data], held: int) -> tuple[Strings, Flags]:
         """All rows, and which are null; then it is empty. Their texts are in owners, of so many bytes."""
-        count, size = self.count, self.bytes
+        count, size = self.count, self.size
         pointers, sizes = self._texts[:count].copy(), self._sizes[:count].copy()
         kept: tuple[object, ...] = tuple(owners)
-        if held > _MOST_HELD * size:
+        if held > _MOST_TIMES * size:
             copy = buffers.take(size)
             _library().pages_copy(pointers.ctypes.data, sizes.ctypes.data, count, copy.ctypes.data)
             kept = (copy,)
-        self.count = self.bytes = 0
+        self.count = self.size = 0
         return Strings(pointers, sizes, kept, size), self._null[:count].copy()
 
 
@@ -88,13 +90,19 @@ def header(data: bytes) -> tuple[int, tuple[int, ...]]:
     """The length of the page header that begins here, and its numbers: its kind, bytes of the page when decompressed, and
     as it is, values, encoding, bytes of levels, whether it is compressed. 0: there is more of it; -1: it is damaged."""
     found = (c_int64 * 7)()
-    return _library().pages_header(data, len(data), found), tuple(found)
+    return _quick().pages_header(data, len(data), found), tuple(found)
 
 
 @lru_cache(maxsize=1)
 def _library() -> CDLL:
     library = native._library()
-    compiled.declare(library, "pages_header", c_int64, c_char_p, c_int64, c_void_p)
     compiled.declare(library, "pages_rows", None, c_void_p, c_void_p)
     compiled.declare(library, "pages_copy", None, c_void_p, c_void_p, c_int64, c_void_p)
+    return library
+
+
+@lru_cache(maxsize=1)
+def _quick() -> PyDLL:
+    library = compiled.quick(_library())
+    compiled.declare(library, "pages_header", c_int64, c_char_p, c_int64, c_void_p)
     return library

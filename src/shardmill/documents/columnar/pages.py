@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from shardmill.documents.columnar import native
-from shardmill.documents.long_values import BytesReader
+from shardmill.documents.columnar.native import Data
 from shardmill.io.compression import LEAST_WINDOW, Compression, Decompressed, window_of, zstd_text_bytes
 from shardmill.io.reading import Reader, local_file
 from shardmill.system import buffers
@@ -115,7 +115,7 @@ class Chunk:
             return section
         return Decompressed(section, _STREAMED[self.codec], max_window=max(LEAST_WINDOW, held), spool=spool)
 
-    def _whole(self, page: Page) -> bytes | memoryview:
+    def _whole(self, page: Page) -> Data:
         size = page.size - page.levels
         read = self.reader.read if self.ahead is None else self.ahead.view
         data = seen = read(page.at + page.levels, page.compressed - page.levels) if size else b""
@@ -149,7 +149,7 @@ def _page_at(reader: Reader, at: int, end: int) -> Page:
     raise ValueError(f"no page header at byte {at:,}")
 
 
-def _decompressed(codec: str, data: bytes | memoryview, size: int) -> bytes | memoryview:
+def _decompressed(codec: str, data: Data, size: int) -> Data:
     """The text of a page: size bytes, unless it holds fewer or more."""
     if codec in _BLOCKS:
         return _block(_BLOCKS[codec], data, size)
@@ -160,17 +160,17 @@ def _decompressed(codec: str, data: bytes | memoryview, size: int) -> bytes | me
     return bytes(pa.CompressedInputStream(pa.BufferReader(data), codec.lower()).read(size + 1))
 
 
-def _block(name: str, data: bytes | memoryview, size: int) -> bytes:
+def _block(name: str, data: Data, size: int) -> memoryview:
     codec = pa.Codec(name)
-    text = bytes(codec.decompress(data, size, asbytes=True))
+    text = memoryview(codec.decompress(data, size))
     try:  # if there is less text, the rest of it is whatever was in memory; then less room is enough, too
-        codec.decompress(data, size - 1, asbytes=True)
+        codec.decompress(data, size - 1)
     except (pa.ArrowException, OSError):
         return text
     raise ValueError(f"a page of less than {size:,} bytes")
 
 
-def _hadoop_lz4(data: bytes, size: int) -> bytes:
+def _hadoop_lz4(data: bytes, size: int) -> Data:
     """Blocks of LZ4, each after its two sizes; or a single block without, as the first versions of pyarrow wrote it."""
     cursor, text = Cursor(data), b""
     try:
@@ -215,13 +215,18 @@ class Cursor:
         return value >> 1 ^ -(value & 1)
 
 
-class Held(BytesReader):
-    """A page in memory."""
+class Held:
+    """A page in memory as a Reader."""
 
-    data: bytes | memoryview  # type: ignore[assignment]
+    def __init__(self, path: str, data: Data) -> None:
+        self.path, self.data = path, data
+        self.size: int | None = len(data)
 
     def read(self, offset: int, length: int) -> bytes:
         return bytes(self.data[offset : offset + length])
+
+    def done_until(self, offset: int) -> None:
+        pass
 
 
 class Ahead:
@@ -238,9 +243,9 @@ class Ahead:
     def read(self, offset: int, length: int) -> bytes:
         return bytes(self.view(offset, length))
 
-    def view(self, offset: int, length: int) -> bytes | memoryview:
+    def view(self, offset: int, length: int) -> Data:
         """The same without a copy."""
-        if not self._begun or length > _AHEAD_BYTES:
+        if not self._begun:
             self._begun = True
             return self._reader.read(offset, length)
         at = offset - self._at
@@ -257,7 +262,7 @@ class Ahead:
 def _joined(rest: memoryview, reader: Reader, start: int, end: int) -> memoryview:
     """Some bytes, and behind them those of a file from one place to another."""
     place = local_file(reader, start, end - start)
-    if place is not None:
+    if place is not None and len(rest) + place[1] <= _AHEAD_BYTES:
         data = buffers.take(len(rest) + place[1]).data
         data[: len(rest)] = rest
         with contextlib.suppress(OSError):  # told below

@@ -45,7 +45,7 @@ def read_parts(
     column = _text_column(meta, schema, rules.field, reader.path)
     filtered_by = columns_of(schema, rules.where, reader.path)
     of = Rows(file=start.file, path=reader.path, base=base, size=reader.size or 0, rows=meta.num_rows)
-    first, found = 0, Found(start.file, rules)
+    first, found, parts = 0, Found(start, rules), partial(parts_of, of=of, start=start, rules=rules)
     for group in range(meta.num_row_groups):
         rows = range(first, first + meta.row_group(group).num_rows)
         if until is not None and rows.start >= until:
@@ -53,9 +53,9 @@ def read_parts(
         if rows.stop > start.record:
             chunk = partial(_chunk, reader, meta, group, column)
             kept = partial(_kept, reader, meta, group, rows, filtered_by, rules) if filtered_by else None
-            yield from _group(found, chunk, kept, group, rows, of, start, rules)
+            yield from _group(found, chunk, kept, group, rows, of, parts)
         first = rows.stop
-    yield from parts_of(found.rest(), of, start, rules)
+    yield from parts(found.rest())
 
 
 def entry(reader: Reader, file: int, offset: int, rules: TextRules) -> Position | None:
@@ -147,7 +147,7 @@ def _open(reader: Reader, held: int) -> tuple[Any, Any]:
     footer = footer.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())
     try:
         meta = pq.read_metadata(pa.BufferReader(_MAGIC + footer + length.to_bytes(4, "little") + _MAGIC))
-        schema = meta.schema.to_arrow_schema()
+        schema = pq.ParquetSchema(meta).to_arrow_schema()  # meta.schema would refer to meta, and keep it
         groups = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
         if min(groups, default=0) < 0 or sum(groups) != meta.num_rows:
             raise ValueError(f"{meta.num_rows:,} rows in all, {sum(groups):,} in its row groups")
@@ -162,7 +162,8 @@ def _text_column(meta: Any, schema: Any, field: str, path: str) -> int:
 
 
 def _leaf(meta: Any, path: str) -> int:
-    return next(i for i in range(meta.num_columns) if meta.schema.column(i).path == path)
+    columns = pq.ParquetSchema(meta)
+    return next(i for i in range(meta.num_columns) if columns.column(i).path == path)
 
 
 def _footer_bytes(reader: Reader) -> int:
@@ -184,7 +185,7 @@ def _bad_footer(reader: Reader, why: object) -> ContentError:
 
 
 def _chunk(reader: Reader, meta: Any, group: int, column: int) -> Chunk:
-    found, kind = meta.row_group(group).column(column), meta.schema.column(column)
+    found, kind = meta.row_group(group).column(column), pq.ParquetSchema(meta).column(column)
     starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else 0]
     return Chunk(
         reader=reader,
@@ -242,21 +243,20 @@ def _group(
     group: int,
     rows: range,
     of: Rows,
-    start: Position,
-    rules: TextRules,
+    parts: Callable[..., Iterator[RowsPart | ValuePart | Counted]],
 ) -> Iterator[RowsPart | ValuePart | Counted]:
     """The rows of one row group; the last of them may be left for the next. From a page that cannot be read to the end of
     the group, they count as rejected."""
     wanted = None
     try:
         wanted = kept() if kept is not None else None
-        yield from parts_of(found.values_of(chunk(), rows, start.record), of, start, rules, wanted)
+        yield from parts(found.values_of(chunk(), rows), kept=wanted)
         reason = f"there are {found.next_row - rows.start:,} rows instead of {len(rows):,}"
     except _FAILURES as e:
         reason = _brief(e)
-    at = max(rows.start, start.record, found.next_row)
+    at = max(rows.start, found.start.record, found.next_row)
     if wanted is not None or at < rows.stop:
-        yield from parts_of(found.rest(), of, start, rules, wanted)
+        yield from parts(found.rest(), kept=wanted)
     if at < rows.stop:
         yield Counted(
             file=of.file,

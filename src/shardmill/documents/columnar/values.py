@@ -27,9 +27,10 @@ from shardmill.documents.columnar.native import (
     Window,
     address,
 )
-from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Ahead, Chunk, Cursor, Page
-from shardmill.documents.long_values import BytesReader, ValueReader
+from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Ahead, Chunk, Cursor, Held, Page
+from shardmill.documents.long_values import ValueReader
 from shardmill.documents.native import plain_ends
+from shardmill.documents.pieces import Position
 from shardmill.documents.records import damage_of
 from shardmill.documents.rules import MAX_RECORDS, TextRules
 from shardmill.io.reading import Reader
@@ -46,28 +47,28 @@ def values_of(chunk: Chunk, file: int, rows: range, skip_to: int, rules: TextRul
 
     Raises ValueError, EOFError or OverflowError at a page that is damaged or too large, after the rows before it.
     """
-    found = Found(file, rules)
-    yield from found.values_of(chunk, rows, skip_to)
+    found = Found(Position(file=file, record=skip_to), rules)
+    yield from found.values_of(chunk, rows)
     yield from found.rest()
 
 
 class Found:
     """Rows that were found, and are handed on a window of text at a time, be they of one row group or of several."""
 
-    def __init__(self, file: int, rules: TextRules) -> None:
-        self._file, self._rules, self._row = file, rules, 0
+    def __init__(self, start: Position, rules: TextRules) -> None:
+        self.start, self._rules, self._row = start, rules, 0
         self._window, self._owners, self._held = Window(MAX_RECORDS, rules.max_run_bytes), list[Data](), 0
 
     @property
     def next_row(self) -> int:
         return self._row + self._window.count
 
-    def values_of(self, chunk: Chunk, rows: range, skip_to: int) -> Iterator[tuple[int, Values]]:
+    def values_of(self, chunk: Chunk, rows: range) -> Iterator[tuple[int, Values]]:
         """As values_of, but for rows that do not fill a window yet."""
         if self.next_row != rows.start:
             yield from self.rest()
             self._row = rows.start
-        if skip_to <= rows.start:
+        if self.start.record <= rows.start:
             chunk = dataclasses.replace(chunk, ahead=Ahead(chunk.reader, chunk.start + chunk.length))
         words: _Dictionary | None = None
         try:
@@ -80,7 +81,7 @@ class Found:
                     end = self.next_row + page.values
                     if end > rows.stop:
                         raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
-                    if end > skip_to:
+                    if end > self.start.record:
                         yield from self._page(_Source(chunk, page, words, self._rules))
                     else:
                         self._row = end
@@ -91,7 +92,7 @@ class Found:
     def _page(self, page: "_Source") -> Iterator[tuple[int, Values]]:
         window, why = self._window, FULL
         while why != DONE:
-            first, window.room = window.count, window_bytes(self._file, self._row, self._rules)
+            first, window.room = window.count, window_bytes(self.start.file, self._row, self._rules)
             why = window.add(page.rows)
             if window.count > first:
                 self._hold(page.owners(window, first, self._rules))
@@ -105,7 +106,9 @@ class Found:
             elif why == NO_LEVEL:
                 raise EOFError("a page has fewer definition levels than values")
             elif why == NO_WORD:
-                raise ValueError(f"a page refers to a value that is not among the {page.rows.words:,} of its dictionary")
+                raise ValueError(
+                    f"a page refers to a value that is not among the {page.rows.words:,} of its dictionary"
+                )
 
     def _hold(self, owners: list[Data]) -> None:
         for owner in owners:
@@ -212,7 +215,7 @@ class _Dictionary:
 
     def __init__(self, chunk: Chunk, page: Page, rules: TextRules) -> None:
         self.body = chunk.body(page, rules.max_held, rules.spool)
-        self.data: Data | None = self.body.data if isinstance(self.body, BytesReader) else None
+        self.data: Data | None = self.body.data if isinstance(self.body, Held) else None
         self.address = None if self.data is None else address(self.data)
         self.ends = np.zeros(page.values, np.uint32)
         found = at = 0
@@ -233,7 +236,7 @@ class _Dictionary:
         if high - low > 2 * max(window.room, rules.max_run_bytes):  # scattered
             read = [_exactly(self.body, *span) for span in zip(starts.tolist(), ends.tolist())]
             texts[there] = Strings.of(read).pointers
-            return read
+            return [*read]
         data = _exactly(self.body, low, high)
         texts[there] += np.frombuffer(data, np.uint8).ctypes.data - low
         return [data]
@@ -254,7 +257,7 @@ def _delta_values(page: Page, path: str, cursor: Cursor, rules: TextRules) -> It
             value = value[:prefix] + cursor.take(suffix)
             values += [len(value).to_bytes(_LENGTH_BYTES, "little"), value]
         data = b"".join(values)
-        yield _Piece(data, 0, len(data), BytesReader(path, data))
+        yield _Piece(data, 0, len(data), Held(path, data))
         prefixes, suffixes = prefixes[count:], suffixes[count:]
 
 
@@ -300,7 +303,7 @@ def _exactly(body: Reader, start: int, end: int) -> bytes:
 
 def _around(body: Reader, start: int, end: int) -> tuple[Data, int]:
     """Bytes of a body that include [start, end), and where they begin in it: all of it, if it is in memory."""
-    data, first = (body.data, 0) if isinstance(body, BytesReader) else (body.read(start, end - start), start)
+    data, first = (body.data, 0) if isinstance(body, Held) else (body.read(start, end - start), start)
     if first + len(data) < end:
         raise ValueError(damage_of(body) or "a page ends too early")
     return data, first

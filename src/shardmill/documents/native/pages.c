@@ -198,7 +198,7 @@ typedef struct {
     const u8 **texts;
     int64_t *sizes;
     u8 *null;
-    int64_t count, most, bytes, room, longest;
+    int64_t count, most, size, room, longest;
 } Window;
 
 enum { DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD };
@@ -238,7 +238,7 @@ static int next_row(Page *p, Window *w)
     if (why)
         return why;
     int is_long = p->level && p->length > w->longest;
-    if (w->count && (is_long || (p->level && w->bytes + p->length > w->room)))
+    if (w->count && (is_long || (p->level && w->size + p->length > w->room)))
         return FULL;
     p->rows--;
     if (is_long) {
@@ -248,7 +248,7 @@ static int next_row(Page *p, Window *w)
     w->texts[w->count] = p->level ? (const u8 *)((uintptr_t)p->data + (uintptr_t)p->start) : (const u8 *)"";
     w->sizes[w->count] = p->level ? p->length : 0;
     w->null[w->count] = !p->level;
-    w->bytes += w->sizes[w->count++];
+    w->size += w->sizes[w->count++];
     p->level = p->length = -1;
     return DONE;
 }
