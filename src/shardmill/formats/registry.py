@@ -14,7 +14,7 @@ from shardmill.documents import rejects
 from shardmill.errors import UsageError
 from shardmill.formats import mds_litdata
 from shardmill.formats.shards import Header, Shape, SplitName, TokenType
-from shardmill.spec import VAL_FRACTION, Dtype, Spec, SplitMode, TargetFormat
+from shardmill.spec import VAL_FRACTION, Dtype, Eot, Spec, SplitMode, TargetFormat
 from shardmill.system.names import show
 from shardmill.tokens import token_bytes
 from shardmill.tokens.tokenizer import Tokenizer
@@ -346,14 +346,7 @@ def split_mode(found: Format, asked: SplitMode) -> SplitMode:
 def check(spec: Spec) -> Format:
     """The format of a Spec; an error with the reason if another choice contradicts it."""
     found = get(spec.format)
-    if spec.shard_tokens is not None and not found.sharded:
-        raise UsageError(
-            f"--shard-tokens: {found.trainer} reads one file per split; leave it out, or choose the format shards"
-        )
-    if found.sharded and found.shard_tokens is None and spec.shard_tokens is None:
-        raise UsageError(f"the format {found.name} has no default shard length; pass one, e.g. --shard-tokens 500M")
-    if spec.sample_tokens is not None and found.sample_tokens is None:
-        raise UsageError(f"--sample-tokens: the format {found.name} has no samples; leave it out")
+    refuse_unfit(found, spec.eot, spec.shard_tokens, spec.sample_tokens)
     if spec.split == "first-shard" and not found.sharded:
         raise UsageError(f"--split first-shard: --format {found.name} has no shards; choose hash, head or tail")
     first = split_mode(found, spec.split) == "first-shard"
@@ -365,11 +358,23 @@ def check(spec: Spec) -> Format:
         raise UsageError(
             f"--val-tokens: is the length of a first shard that is the validation set, and here documents are chosen; pass --val-fraction instead{', or --split first-shard' if found.sharded else ''}"
         )
-    if found.needs_eot and spec.eot not in ("auto", found.eot_side):
-        raise UsageError(f"--eot {spec.eot}: {found.trainer} cannot train on it: {found.needs_eot}; leave --eot out")
     if spec.provenance and not spec.index:
         raise UsageError("--provenance adds to the index where each document came from; pass --index with it")
     return found
+
+
+def refuse_unfit(found: Format, eot: Eot, shard_tokens: int | None, sample_tokens: int | None) -> None:
+    """An error if one of the choices that prepare and convert share does not fit the format."""
+    if shard_tokens is not None and not found.sharded:
+        raise UsageError(
+            f"--shard-tokens: {found.trainer} reads one file per split; leave it out, or choose the format shards"
+        )
+    if found.sharded and found.shard_tokens is None and shard_tokens is None:
+        raise UsageError(f"the format {found.name} has no default shard length; pass one, e.g. --shard-tokens 500M")
+    if sample_tokens is not None and found.sample_tokens is None:
+        raise UsageError(f"--sample-tokens: the format {found.name} has no samples; leave it out")
+    if found.needs_eot and eot not in ("auto", found.eot_side):
+        raise UsageError(f"--eot {eot}: {found.trainer} cannot train on it: {found.needs_eot}; leave --eot out")
 
 
 def plan_output(spec: Spec, tokenizer: Tokenizer, sources: Sequence[str]) -> Output:

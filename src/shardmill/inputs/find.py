@@ -168,13 +168,14 @@ def _expand(pattern: str, search: _Search) -> Iterator[Found]:
     if pattern == STDIN:
         yield InputFile(path=STDIN, size=None, once=True)
         return
-    found: Iterable[Found]
+    found: Iterator[Found]
     if is_url(pattern):
         found = _remote_files(pattern, search)
     elif os.path.isdir(pattern):
         found = map(_stat, _walk(pattern, "", search))
     elif os.path.exists(pattern) or not glob.has_magic(pattern):
-        found = [_stat(_checked(pattern))]
+        yield _stat(_checked(pattern))
+        return
     else:
         found = _matches(pattern, search)
     none, before = True, search.chooser.left_out.copy()

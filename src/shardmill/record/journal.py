@@ -211,7 +211,6 @@ class Checkpoints:
         self._files = files
         self._seconds, self._bytes = seconds, input_bytes
         self._last_time, self._last_bytes = time.monotonic(), 0
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shardmill-checkpoint")
         self._under_way = Future[None]()
         self._under_way.set_result(None)
 
@@ -224,7 +223,9 @@ class Checkpoints:
     def begin(self, input_bytes: int, now: Callable[[], Checkpoint]) -> None:
         self.wait()
         self._last_time, self._last_bytes = time.monotonic(), input_bytes
-        self._under_way = self._pool.submit(self._make, now())
+        pool = ThreadPoolExecutor(1, thread_name_prefix="shardmill-checkpoint")
+        self._under_way = pool.submit(self._make, now())
+        pool.shutdown(wait=False)  # the thread ends with this checkpoint
 
     def wait(self) -> None:
         """Wait until no checkpoint is in progress. Raises the error of the last one, if it failed."""

@@ -31,7 +31,7 @@ from shardmill.record.untrusted import brief
 from shardmill.results.corpus import Corpus, open_corpus
 from shardmill.results.eot import ORDERS, cuts_of, everything, rows_files, stream_order
 from shardmill.results.foreign import open_claimed
-from shardmill.spec import Claims, Dtype, OutputFormat, Spec, Target
+from shardmill.spec import Claims, Dtype, OutputFormat, Target
 from shardmill.system.names import show
 
 if TYPE_CHECKING:
@@ -207,16 +207,7 @@ def _output(corpora: list[Corpus], found: Format, target: Target) -> Output:
         return _rows(found, target, tokenizer)
     before = choices if same else {}
     shard_tokens = target.shard_tokens or (before.get("shard_tokens") if target.sample_tokens is None else None)
-    registry.check(
-        Spec(
-            inputs=["-"],
-            output=target.output,
-            format=found.name,
-            eot=target.eot or "auto",
-            shard_tokens=shard_tokens,
-            sample_tokens=target.sample_tokens,
-        )
-    )
+    registry.refuse_unfit(found, target.eot or "auto", shard_tokens, target.sample_tokens)
     dtype = _dtype(first, found, target, tokenizer)
     sample_tokens = target.sample_tokens or before.get("sample_tokens")
     return Output(
