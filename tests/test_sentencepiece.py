@@ -134,7 +134,7 @@ def test_threads_that_empty_the_tables_give_the_tokens_of_the_reference():
 def test_bytes_that_are_not_utf8_give_no_more_ids_than_there_is_room_for(engine):
     """Story: half of a character behind a run of newlines, which are added tokens, was read as one for ever."""
     rng = np.random.default_rng(4)
-    some = np.frombuffer("\n\t x".encode() + "ж文😀".encode() + b"\x80\x80\xbf\xff", np.uint8)
+    some = np.frombuffer(b"\n\t x" + "ж文😀".encode() + b"\x80\x80\xbf\xff", np.uint8)
     texts = [rng.choice(some, size).tobytes() for size in (1, 7, 60, 400, 9000) for _ in range(20)]
     texts += [b"\n\x80", b" " * 64 + b"\x80" * 64 + b" " * 64, b"\x80" * 9000]
     ids, _ = engine.encode(texts, starts=False)
