@@ -36,6 +36,8 @@ SAMPLE_BYTES = 16 << 10
 # Inputs up to this size are read as a whole.
 SMALL_BYTES = SAMPLES * SAMPLE_BYTES
 _SMALL_FILES = 4096
+# So much of a page of Parquet is sampled: pages may be larger than memory.
+_MOST_PAGE_BYTES = 8 << 20
 _WHOLE_FILE_BYTES = 64 << 10
 # A file of a thirty-second of the input or more is not left to chance.
 _LARGE_SHARE = 32
@@ -275,7 +277,7 @@ class _Sampler:
         page = parquet.page_at(reader, self.rules.field, share)
         if page is None:
             return None
-        row, end, texts, documents = page.rows.start, page.rows.stop, list[bytes](), 0.0
+        row, end, texts, documents, size = page.rows.start, page.rows.stop, list[bytes](), 0.0, 0
         small = dataclasses.replace(self.rules, block_bytes=_WHOLE_FILE_BYTES)
         for block in plan.blocks(InputFiles([file]), small, plan.rest(Position(offset=1, record=row))):
             for part in block.parts:
@@ -286,14 +288,15 @@ class _Sampler:
                     kept = int(np.count_nonzero(row + found.indexes < end))
                 texts += pieces.texts.take(slice(kept))
                 documents += int(np.count_nonzero(pieces.begins[:kept]))
-                row = part.after.record
-                if row >= end:
+                row, size = part.after.record, size + part.size
+                if row >= end or size > _MOST_PAGE_BYTES:
                     break
-            if row >= end:
+            if row >= end or size > _MOST_PAGE_BYTES:
                 break
-        # How many rows there are is known; the page shows how many of them have text.
-        documents = documents / len(page.rows) * page.share * page.rows_of_file
-        return self._span(page.share * (file.size or 1), texts, documents)
+        # How many rows there are is known; the page, or its beginning, shows how many of them have text.
+        read = max(1, min(row, end) - page.rows.start)
+        share = page.share * read / len(page.rows)
+        return self._span(share * (file.size or 1), texts, documents / read * share * page.rows_of_file)
 
     def _checked(self, part: Part) -> Checked:
         """Its records, without the bad ones; --on-error replace keeps those that it repairs."""
