@@ -299,6 +299,29 @@ def test_threads_that_empty_the_tables_give_the_ids_of_the_library():
         assert all(wrong == [] for wrong in pool.map(work, range(8)))
 
 
+@pytest.mark.parametrize("path", native.cpu_paths())
+def test_words_of_a_script_without_spaces_are_parted_only_where_no_merge_crosses(path):
+    """Thai has few pairs of letters that no token holds: what is before and behind them tells, and parts of letters."""
+    rng = random.Random(13)
+    letters = [chr(0x0E01 + i).encode() for i in range(5)]
+    for part in (b"", letters[0][:2]) * 4:
+        merges = [(letters[0][:1], letters[0][1:2]), *((letter[:2], letter[2:]) for letter in letters)]
+        common = list(letters)
+        for _ in range(rng.choice([30, 60])):
+            left, right = rng.choice(common), rng.choice([*common, part or common[0]])
+            if left + right not in common and len(left + right) <= 12:
+                merges.append((left, right))
+                common.append(left + right)
+        tokens = [*(bytes([byte]) for byte in range(256)), *(left + right for left, right in merges)]
+        vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
+        truth = tiny.reference("llama3", vocabulary, merges)
+        engine = Native(tiny.model("llama3", vocabulary, merges), path=path)
+        for size in (5, 12, 30, 100, 3000):
+            for _ in range(20 if size < 3000 else 2):
+                text = b"".join(rng.choices(letters, k=size)).decode()
+                assert engine.encode([text.encode()])[0].tolist() == truth.encode(text).ids, (text, merges)
+
+
 def test_without_a_list_of_merges_any_two_parts_of_a_token_merge():
     import tiktoken
 
