@@ -38,9 +38,13 @@ class Ahead:
     @property
     def full(self) -> bool:
         if not self._disk:
-            return self._in_memory > self._memory // 2  # the rest is for what the workers are at
+            return self.half_full  # the rest is for what the workers are at
         # What depends on the Block before it cannot go to disk, and may take more memory than there is for all.
         return self._in_memory > self._memory or self._on_disk >= self._disk
+
+    @property
+    def half_full(self) -> bool:
+        return self._in_memory > self._memory // 2
 
     def has_room(self, milled: Milled) -> bool:
         """Whether there is room for it in memory."""

@@ -29,6 +29,8 @@ _MAX_PARTS = 4096
 # millisecond, and milling a MiB 2 ms; on a network, a request takes as long as many Blocks.
 _BLOCKS, _REMOTE_BLOCKS = 16, 64
 _MOST_BYTES = 64 << 20
+# A compressed file, or one of columns, holds several times as much text.
+_MOST_COMPRESSED_BYTES = 16 << 20
 # Formats in which a file is read from its beginning only.
 _WHOLE = (".csv", ".tsv", ".warc", ".wet", ".arrow", ".feather")
 
@@ -72,10 +74,13 @@ class Block:
 
 def stretches(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Stretch]:
     """All of the inputs from start on, in order. A few numbers describe each, and any process can mill it."""
-    blocks, most = (_REMOTE_BLOCKS, _MOST_BYTES) if files.special else (_BLOCKS, _MOST_BYTES)
-    step = max(rules.block_bytes, min(blocks * rules.block_bytes, most))
     if start.file >= len(files):
         return
+    suffix, compression = detect.suffixes(files.path(start.file))
+    plain = compression is None and detect.FORMAT_OF_SUFFIX.get(suffix, "text") in ("text", "jsonl")
+    blocks = _REMOTE_BLOCKS if files.special else _BLOCKS
+    most = _MOST_BYTES if plain or files.special else _MOST_COMPRESSED_BYTES
+    step = max(rules.block_bytes, min(blocks * rules.block_bytes, most))
     # The next stretch starts in a later frame than this one, which may have read on behind the bytes it has spent.
     at, number = files.base(start.file) + max(start.spent, start.frame), 0
     known: Position | None = start

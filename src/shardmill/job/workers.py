@@ -28,8 +28,9 @@ from shardmill.tokens.encoder import Encoder
 
 _IDLE_SECONDS = 0.1
 _PRESSURE_SECONDS = 1.0
-# How long a result waits for room in memory before it goes to disk.
-_PATIENT_SECONDS = 0.25
+# How long a result waits for room in memory before it goes to disk, and how long reading a Block takes at most where
+# waiting for it is better than reading ahead.
+_PATIENT_SECONDS = 0.02
 # How long a stopped job waits for its workers; what is not done by then is encoded again on resume.
 _LEAVE_SECONDS = 2.0
 
@@ -93,6 +94,8 @@ class _Open:
     def __init__(self, number: int, blocks: Iterator[Block]) -> None:
         self.number, self.blocks = number, blocks
         self.lock = threading.Lock()
+        self.since = 0.0
+        """When the lock was taken."""
         self.taken = 0
         self.ended = False
         """All of it is read: it has as many Blocks as were taken."""
@@ -136,6 +139,8 @@ class _Pipeline:
         lock = threading.RLock()
         self._change, self._room = threading.Condition(lock), threading.Condition(lock)
         """There is something to read; there is room in memory for what waits for its turn."""
+        self._waits_for_due = False
+        """A worker waits for the stretch that is due."""
         self._placing, self._writing = False, 0
         """Whether a worker has the turn; how many write what has its place."""
         self._at_work = job.budget.takers
@@ -172,6 +177,7 @@ class _Pipeline:
         """A stretch to read from, with its lock held; None: all are read, or the job is over."""
         with self._change:
             while not self._stopped:
+                self._wait_for_due()
                 if not (self.pressed and self._busy):
                     if (stretch := self._free_stretch() or self._new_stretch()) is not None:
                         self._busy += 1
@@ -181,11 +187,23 @@ class _Pipeline:
                 self._change.wait(_IDLE_SECONDS)
         return None
 
+    def _wait_for_due(self) -> None:
+        """Wait a moment for the stretch that is due, rather than read ahead of it, if much waits for its turn already.
+        Where more workers want it than its reader can serve, or where that is slow, they read ahead."""
+        first = self._open[0] if self._open else None
+        if first is None or first.number != self._due[0] or not self._ahead.half_full or self._waits_for_due:
+            return
+        self._waits_for_due = True
+        while first.lock.locked() and not self._stopped and time.monotonic() - first.since < _PATIENT_SECONDS:
+            self._change.wait(_PATIENT_SECONDS)
+        self._waits_for_due = False
+
     def _free_stretch(self) -> _Open | None:
         """The earliest that nobody is reading; while too much waits for its turn, only the one that is due."""
         for stretch in self._open:
             if (stretch.number == self._due[0] or not self._ahead.full) and stretch.lock.acquire(blocking=False):
                 if not stretch.ended:
+                    stretch.since = time.monotonic()
                     return stretch
                 stretch.lock.release()
         return None
@@ -214,6 +232,7 @@ class _Pipeline:
         blocks = plan.blocks(job.files, job.rules, coming, drop_behind=job.big, stop=self._halt)
         stretch = _Open(coming.number, blocks)
         stretch.lock.acquire()
+        stretch.since = time.monotonic()
         self._open.append(stretch)
         return stretch
 
