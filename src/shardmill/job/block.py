@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -72,11 +72,13 @@ class Milled:
     settle: "Callable[[bool], Milled] | None" = None
     """Set where passages were left out: whether the document that continues here had text before → the final result."""
 
-    @property
-    def nbytes(self) -> int:
-        """About how much memory it takes."""
-        places = sum(run.places.nbytes for run in self.runs if run.places is not None)
-        return places + sum(run.tokens.nbytes + run.ends.nbytes for run in self.runs)
+    nbytes: int = field(init=False)
+    """About how much memory it takes."""
+
+    def __post_init__(self) -> None:
+        self.nbytes = 0
+        for run in self.runs:
+            self.nbytes += run.tokens.nbytes + run.ends.nbytes + (0 if run.places is None else run.places.nbytes)
 
     def move(self, by: Shift) -> None:
         """From its own numbers to those of the file."""

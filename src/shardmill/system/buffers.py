@@ -30,6 +30,7 @@ class _Users(threading.local):
 _this_thread = _Users()
 _lock = threading.Lock()
 _kept: list[Bytes] = []
+_sizes: list[int] = []
 _threads = 0
 
 
@@ -49,6 +50,7 @@ def used_again() -> Iterator[None]:
             _threads -= 1
             if not _threads:
                 _kept.clear()
+                _sizes.clear()
 
 
 def take(size: int) -> Bytes:
@@ -68,13 +70,16 @@ def take(size: int) -> Bytes:
             _drop(_MOST_FREE_BYTES)
             found = np.empty(-(-size // _STEP) * _STEP, np.uint8)
         _kept.append(found)
+        _sizes.append(len(found))
     return found[:size]
 
 
 def _fitting(size: int) -> Bytes | None:
     """A recently used one that is not much larger: tokens that wait must not hold more than they need."""
+    most = size + size // 2
     for number in range(len(_kept) - 1, -1, -1):
-        if size <= len(_kept[number]) <= size + size // 2 and sys.getrefcount(_kept[number]) == _FREE:
+        if size <= _sizes[number] <= most and sys.getrefcount(_kept[number]) == _FREE:
+            del _sizes[number]
             return _kept.pop(number)
     return None
 
@@ -85,4 +90,4 @@ def _drop(most: int) -> None:
         if sys.getrefcount(_kept[number]) == _FREE:
             most -= len(_kept[number])
             if most < 0:
-                del _kept[number]
+                del _kept[number], _sizes[number]
