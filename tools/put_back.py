@@ -80,13 +80,13 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         [
             (
                 "job/first_pass.py",
-                'rules = dataclasses.replace(rules, on_error="skip", judging=True)',
-                "pass",
+                'rules = dataclasses.replace(rules, on_error="skip", judging=True, block_bytes=larger)',
+                "rules = dataclasses.replace(rules, block_bytes=larger)",
             ),
             (
                 "job/first_pass.py",
-                "        checked = [part.checked(rules) for part in block.parts] if small is None else [small]\n",
-                "        try:\n            checked = [part.checked(rules) for part in block.parts] if small is None else [small]\n        except Exception:\n            checked = []\n",
+                "    checked = [part.checked(rules) for part in block.parts] if small is None else [small]\n",
+                "    try:\n        checked = [part.checked(rules) for part in block.parts] if small is None else [small]\n    except Exception:\n        checked = []\n",
             ),
         ],
         "",
@@ -109,8 +109,8 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
         [
             (
                 "job/workers.py",
-                "if due is None or self._stopped:",
-                "if due is None or (self._stopped and not isinstance(due[1], ShardmillError)):",
+                "if self._placing or self._stopped:",
+                "if self._placing or (self._stopped and not isinstance(self._ready.get(self._due, ('', ''))[1], ShardmillError)):",
             )
         ],
         "",
