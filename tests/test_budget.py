@@ -42,11 +42,13 @@ def test_plenty_of_memory_gives_what_was_asked_for():
     assert (found.takers, found.team) == (4, 1)
 
 
-def test_many_workers_share_blocks_and_the_reference_does_not():
-    found = fit(PLENTY, 16, BLOCK, GPT2)
-    assert (found.workers, found.takers, found.readers, found.team) == (16, 8, 8, 4)
-    found = fit(PLENTY, 16, BLOCK, dataclasses.replace(GPT2, by_reference=True))
-    assert (found.workers, found.takers, found.readers, found.team) == (16, 16, 16, 1)
+def test_many_workers_share_blocks_of_running_text():
+    running = dataclasses.replace(GPT2, running=True)
+    found = fit(PLENTY, 16, BLOCK, running)
+    assert (found.workers, found.takers, found.readers, found.team) == (16, 10, 10, 2)
+    for others in (GPT2, dataclasses.replace(running, by_reference=True)):
+        found = fit(PLENTY, 16, BLOCK, others)
+        assert (found.workers, found.takers, found.readers, found.team) == (16, 16, 16, 1)
 
 
 def test_blocks_are_smaller_before_workers_are_fewer():

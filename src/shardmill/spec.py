@@ -41,8 +41,8 @@ TargetFormat = Literal[OutputFormat, "parquet"]
 # on a million spaces.
 MAX_RUN_BYTES = 512 << 10
 BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 16 << 20
-# From this many workers on, half as many threads take Blocks twice as large, and several threads in C encode each of
-# them: Python has half as much to do, and more cores can share it before they wait for each other.
+# From this many workers on, running text is taken by fewer threads in larger Blocks, each encoded by a team of threads in
+# C: less of it is read twice, and Python has half as much to do.
 TEAMS_FROM = 8
 # Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
 # smaller ones, down to 16 KiB, so that a tenth of a small file is still several of them.
@@ -221,11 +221,12 @@ class Limits:
     def resolved_workers(self) -> int:
         return self.workers or machine.cores()
 
-    def resolved_block_bytes(self, total_bytes: int) -> int:
-        """The more workers, the more text they take at a time, so that they meet less often; if there is enough of it."""
+    def resolved_block_bytes(self, total_bytes: int, *, running: bool = False) -> int:
+        """The more workers, the more text they take at a time, so that they meet less often; if there is enough of it.
+        running: it is running text."""
         workers = self.resolved_workers()
         most = min(MOST_BLOCK_BYTES, total_bytes // (2 * workers) if total_bytes else MOST_BLOCK_BYTES)
-        each = BLOCK_BYTES if workers >= TEAMS_FROM else BLOCK_BYTES // 2
+        each = BLOCK_BYTES if running and workers >= TEAMS_FROM else BLOCK_BYTES // 2
         return self.block_bytes or max(BLOCK_BYTES, min(most, workers * each))
 
     def most_memory(self) -> int:

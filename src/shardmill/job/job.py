@@ -136,7 +136,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         border=_border(mode, fraction, files, probe) if fraction else None,
         exact_border=mode == "nanogpt",
         max_run_bytes=spec.max_run_bytes,
-        block_bytes=limits.resolved_block_bytes(total),
+        block_bytes=limits.resolved_block_bytes(total, running=_is_running(spec, files, probe)),
         on_error=spec.on_error,
         wanted=split.sampler(spec.sample, spec.seed),
         where=condition,
@@ -219,6 +219,11 @@ def _border(mode: SplitMode, fraction: float, files: InputFiles, probe: sources.
         return first_pass.byte_of_character(reader, lambda count: int(count * (1 - fraction)))
 
 
+def _is_running(spec: Spec, files: InputFiles, probe: sources.Probe) -> bool:
+    """Whether the input is one plain text without separators."""
+    return len(files) == 1 and spec.separator is None and probe.plain
+
+
 def _fit_budget(spec: Spec, engines: Engines, limits: Limits, probe: sources.Probe, files: InputFiles) -> Budget:
     """Measure what the libraries and the engine take on this machine, and fit the rest into the budget.
 
@@ -231,7 +236,7 @@ def _fit_budget(spec: Spec, engines: Engines, limits: Limits, probe: sources.Pro
             fitted = _fitted(spec, engines, limits, probe, files, tokenizer.memory)
         if fitted is not None and (fitted.workers, fitted.block_bytes) == (
             limits.resolved_workers(),
-            limits.resolved_block_bytes(files.total_bytes),
+            limits.resolved_block_bytes(files.total_bytes, running=_is_running(spec, files, probe)),
         ):
             return fitted
     reference.encode(b"warm")
@@ -252,10 +257,11 @@ def _fitted(
         reading=probe.window + budget.COPIES_HELD * probe.held,
         by_reference=engines.ours is None,
         replaces=spec.on_error == "replace",
+        running=_is_running(spec, files, probe),
         max_run=spec.max_run_bytes,
     )
     workers, max_memory = limits.resolved_workers(), limits.max_memory
-    block_bytes = limits.resolved_block_bytes(files.total_bytes)
+    block_bytes = limits.resolved_block_bytes(files.total_bytes, running=footprint.running)
     if engines.ours is None:
         block_bytes = min(block_bytes, _REFERENCE_BLOCK_BYTES)
     if max_memory is None:
