@@ -163,8 +163,10 @@ def table(contents, delimiter=",", *, bom=False, tags=None):
 
 def _csv_row(values, delimiter):
     line = io.StringIO(newline="")
-    csv.writer(line, delimiter=delimiter).writerow(values)
-    return line.getvalue().encode()
+    # The csv module of Python 3.10 cannot write a NUL.
+    hidden = [value.replace("\0", "\ue000") if isinstance(value, str) else value for value in values]
+    csv.writer(line, delimiter=delimiter).writerow(hidden)
+    return line.getvalue().replace("\ue000", "\0").encode()
 
 
 def warc(contents, rng, *, tags=None):

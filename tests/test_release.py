@@ -62,7 +62,7 @@ def unpacked(sdist, shared):
     with shared("unpacked") as folder:
         if not any(folder.iterdir()):
             with tarfile.open(sdist) as archive:
-                archive.extractall(folder)
+                archive.extractall(folder, filter="data")
         return folder / sdist.name.removesuffix(".tar.gz")
 
 
@@ -114,7 +114,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel, unpacked):
 
 def test_without_a_compiler_the_build_fails_and_says_what_to_do(sdist, tmp_path):
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path)
+        archive.extractall(tmp_path, filter="data")
     source = tmp_path / sdist.name.removesuffix(".tar.gz")
     with pytest.raises(AssertionError, match=r"no working C compiler\.\s+Install one, then try again:\s+apt-get"):
         build(source, tmp_path, "wheel", CC="/bin/false")
