@@ -225,9 +225,9 @@ class Limits:
         """The more workers, the more text they take at a time, so that they meet less often; if there is enough of it.
         running: it is running text."""
         workers = self.resolved_workers()
-        most = min(MOST_BLOCK_BYTES, total_bytes // (2 * workers) if total_bytes else MOST_BLOCK_BYTES)
-        each = BLOCK_BYTES if running and workers >= TEAMS_FROM else BLOCK_BYTES // 2
-        return self.block_bytes or max(BLOCK_BYTES, min(most, workers * each))
+        share = 1 if running and workers >= TEAMS_FROM else 2
+        most = min(MOST_BLOCK_BYTES, total_bytes // (2 * workers) if total_bytes else MOST_BLOCK_BYTES, workers << 20)
+        return self.block_bytes or max(BLOCK_BYTES, most // share)
 
     def most_memory(self) -> int:
         """What the budget may grow to when the inputs need it."""

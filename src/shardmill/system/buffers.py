@@ -17,7 +17,8 @@ Bytes = npt.NDArray[np.uint8]
 # Smaller ones come from Python's allocator, which is fast at these sizes.
 _LEAST = 256 << 10
 _STEP = 64 << 10
-# The most unreferenced bytes that are kept when a new buffer is needed.
+# The most unreferenced bytes that are kept when a new buffer is needed; and no more than are in use, so that little
+# memory is held where little is needed.
 _MOST_FREE_BYTES = 192 << 20
 # What sys.getrefcount returns for these: the list and the argument refer to the buffer.
 _FREE = 2
@@ -67,7 +68,7 @@ def take(size: int) -> Bytes:
     with _lock:
         found = _fitting(size)
         if found is None:
-            _drop(_MOST_FREE_BYTES)
+            _drop()
             found = np.empty(-(-size // _STEP) * _STEP, np.uint8)
         _kept.append(found)
         _sizes.append(len(found))
@@ -84,10 +85,11 @@ def _fitting(size: int) -> Bytes | None:
     return None
 
 
-def _drop(most: int) -> None:
-    """Keep so many bytes of the unreferenced buffers, the recently used ones."""
-    for number in range(len(_kept) - 1, -1, -1):
-        if sys.getrefcount(_kept[number]) == _FREE:
-            most -= len(_kept[number])
-            if most < 0:
-                del _kept[number], _sizes[number]
+def _drop() -> None:
+    """Of the unreferenced buffers, keep the recently used ones."""
+    free = [number for number in range(len(_kept)) if sys.getrefcount(_kept[number]) == _FREE]
+    most = min(_MOST_FREE_BYTES, sum(_sizes) - sum(_sizes[number] for number in free))
+    for number in reversed(free):
+        most -= _sizes[number]
+        if most < 0:
+            del _kept[number], _sizes[number]
