@@ -150,3 +150,25 @@ def test_what_is_read_of_a_file_is_said_to_be_text_only_if_every_span_of_whole_c
         inner = next((inner[: len(inner) - cut] for cut in range(4) if utf8.is_valid(inner[: len(inner) - cut])), inner)
     assert valid <= utf8.is_valid(inner)
     assert valid or not utf8.is_valid(some)
+
+
+@given(st.lists(nearly_utf8, min_size=1, max_size=6), st.integers(0, 3), st.integers(1, 2), st.booleans())
+def test_what_is_read_is_judged_the_same_where_slices_of_it_meet(bits, before, slices, ends):
+    """It is looked at 256 KiB at a time."""
+    middle = b"".join(bits)
+    data = "é".encode() + b"x" * (slices * (256 << 10) - 2 - before) + middle + b"y" * (256 << 10)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        reader = InputReader(file.name)
+        until = len(data) if ends else len(data) - (256 << 10)
+        read, valid = native.read_text(reader, 0, until)
+        assert bytes(read) == data[:until]
+        # A character may be cut off at an end that is not that of the file.
+        assert valid == any(is_utf8(data[: until - cut]) for cut in range(1 if ends else 4) if ends or is_cut(data, until, cut))
+        assert native.read_text(reader, 1, until - 1)[1] == valid, "so may the first character"
+
+
+def is_cut(data, until, cut):
+    """Whether a character that begins so far before the end reaches behind it."""
+    return not cut or cut < {0xC: 2, 0xD: 2, 0xE: 3, 0xF: 4}.get(data[until - cut] >> 4, 0)

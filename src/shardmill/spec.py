@@ -41,6 +41,8 @@ TargetFormat = Literal[OutputFormat, "parquet"]
 # on a million spaces.
 MAX_RUN_BYTES = 512 << 10
 BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 16 << 20
+# Running text is read with what tells the borders at both ends, so little at a time would be read twice.
+_RUNNING_BLOCK_BYTES = 4 << 20
 # From this many workers on, running text is taken by fewer threads in larger Blocks, each encoded by a team of threads in
 # C: less of it is read twice, and Python has half as much to do.
 TEAMS_FROM = 8
@@ -226,8 +228,9 @@ class Limits:
         running: it is running text."""
         workers = self.resolved_workers()
         share = 1 if running and workers >= TEAMS_FROM else 2
-        most = min(MOST_BLOCK_BYTES, total_bytes // (2 * workers) if total_bytes else MOST_BLOCK_BYTES, workers << 20)
-        return self.block_bytes or max(BLOCK_BYTES, most // share)
+        usual = max(_RUNNING_BLOCK_BYTES if running else BLOCK_BYTES, (workers << 20) // share)
+        most = min(MOST_BLOCK_BYTES // share, total_bytes // (2 * workers) if total_bytes else MOST_BLOCK_BYTES)
+        return self.block_bytes or max(BLOCK_BYTES, min(usual, most))
 
     def most_memory(self) -> int:
         """What the budget may grow to when the inputs need it."""

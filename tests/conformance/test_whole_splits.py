@@ -188,3 +188,46 @@ def test_separators_are_counted_too(monkeypatch, count, mark):
     found = prepared(files, **how)
     monkeypatch.setattr(first_pass, "_has_records", lambda *_: False)
     assert prepared(files, **how) == found
+
+
+# Lines that differ, so that passages do, and twice, so that each has a duplicate.
+ONCE = "".join(f"{number}. {text}\n" for number in range(60) for text in samples.SAMPLES.values())
+
+
+@pytest.fixture
+def all_texts_are_large(monkeypatch):
+    monkeypatch.setattr(first_pass, "_LARGE", 0)
+    monkeypatch.setattr(first_pass, "run", lambda *_, **__: pytest.fail("it was read twice"))
+
+
+@pytest.mark.usefixtures("all_texts_are_large")
+@pytest.mark.parametrize("fraction", [0.0001, 0.01, 0.05, 0.4])
+@pytest.mark.parametrize("seed", [0, 5, 1 << 70])
+def test_a_long_text_is_not_read_twice_and_its_val_is_as_much_as_asked_for(encoding, fraction, seed):
+    how = {"tokenizer": encoding, "val_fraction": fraction, "seed": seed, "passage_bytes": 2000}
+    outs = [mill_text(ONCE, block_bytes=size, **how) for size in (2000, 50_000, 1 << 20)]
+    assert all(outcome(out) == outcome(outs[0]) for out in outs)
+    assert outs[0].both == reference.encode(encoding, ONCE)
+    share = len(decoded(encoding, outs[0].val)) / len(ONCE)
+    passage = 2 * 2000 / len(ONCE.encode())
+    assert 0 < share and abs(share - fraction) < max(passage, 0.25 * fraction)
+
+
+@pytest.mark.usefixtures("all_texts_are_large")
+@pytest.mark.parametrize("seed", range(4))
+def test_passages_of_a_long_text_that_are_the_same_stay_on_one_side(seed):
+    out = mill_text(ONCE + ONCE, tokenizer="r50k_base", val_fraction=0.01, seed=seed, passage_bytes=2000)
+    val = decoded("r50k_base", out.val)
+    # Where the halves meet, a passage may have no duplicate.
+    lines = [line for line in set(val.split("\n")) if len(line) > 20 and ONCE.count(line + "\n") == 1]
+    assert lines and sum(val.count(line) == 2 for line in lines) > 0.6 * len(lines)
+
+
+@pytest.mark.usefixtures("all_texts_are_large")
+def test_val_of_a_long_text_begins_behind_places_that_the_seed_draws():
+    data = ONCE.encode()
+    for seed in range(6):
+        out = mill_text(ONCE, tokenizer="r50k_base", val_fraction=0.0001, seed=seed, passage_bytes=2000)
+        place = len(data) * xxhash.xxh3_64_intdigest(bytes(8), seed=seed) >> 64
+        begin = data.find(decoded("r50k_base", out.val).encode())
+        assert out.val and place <= begin <= place + 8000

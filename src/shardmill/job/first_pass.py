@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
 from shardmill.documents import detect
 from shardmill.documents.native import Hashes
+from shardmill.documents.passages import find_passages, first_border
 from shardmill.documents.pieces import Position
 from shardmill.documents.rules import TextRules
 from shardmill.documents.text import SmallFiles
@@ -19,7 +21,7 @@ from shardmill.inputs.input_files import InputFiles
 from shardmill.io.reading import Reader, ahead, open_input
 from shardmill.job import plan, split
 from shardmill.job.plan import Block, Stretch
-from shardmill.job.split import Lowest
+from shardmill.job.split import Lowest, Splitter
 from shardmill.spec import BLOCK_BYTES
 from shardmill.system import buffers
 from shardmill.tokens.strings import Flags
@@ -29,6 +31,9 @@ Keys = tuple[Position, int, list[int], int]
 
 _WINDOW = 1 << 20
 _LARGER = 8 << 20
+# Running text above this size is not read twice, which takes 40 ms for so much.
+_LARGE = 64 << 20
+_MOST_PLACES = 1000
 
 
 def run(
@@ -70,6 +75,33 @@ def begin(
             if until() or not plain:
                 return found
     return found
+
+
+def is_large_text(files: InputFiles, rules: TextRules, *, plain: bool) -> bool:
+    """Whether the input is one long text in which the val passages are found by their places, without a first pass."""
+    running = plain and len(files) == 1 and rules.separator is None and not (rules.selects or files.pipes)
+    return running and rules.passage_bytes is not None and files.total_bytes > _LARGE
+
+
+def of_large_text(files: InputFiles, rules: TextRules, fraction: float) -> Splitter | None:
+    """Where few passages will be val: those that follow places drawn by the seed, about the fraction asked for; and any
+    other with the same content. None: there are no passages."""
+    size, seed = files.total_bytes, rules.seed or 0
+    if size * fraction >= split.FEW * (rules.passage_bytes or 1):
+        return split.by_threshold(fraction)
+    wanted, chosen = size * fraction, dict[int, int]()
+    rules = dataclasses.replace(rules, judging=True)
+    with open_input(files[0]) as reader:
+        for number in range(_MOST_PLACES):
+            place = size * xxh3_64_intdigest(number.to_bytes(8, "little"), seed=seed & (1 << 64) - 1) >> 64
+            if (begin := first_border(reader, 0, place, rules)) is None:
+                continue
+            _, found = find_passages(reader, 0, begin, rules, rules.max_run_bytes)
+            key, length = int(found.keys[0]), int(found.bounds[1])
+            if chosen and sum(chosen.values()) + length / 2 > wanted:
+                break
+            chosen[key] = length
+    return Splitter(mode="hash", keys=tuple(chosen)) if chosen else None
 
 
 def byte_of_character(reader: Reader, choose: Callable[[int], int]) -> int:

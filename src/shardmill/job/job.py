@@ -148,6 +148,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         spool=str(limits.work_folder(spec.output)),
     )
     early = begins and mode == "hash" and fraction and not files.special and probe.window <= LEAST_WINDOW
+    early = early and not first_pass.is_large_text(files, rules, plain=probe.plain)
     with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
         loading = pool.submit(choose_engines, tokenizer, limits.engine)
         begun = first_pass.begin(files, rules, fraction, plain=probe.plain, until=loading.done) if early else None
@@ -178,7 +179,8 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
 def choose_splitter(
     job: Job, limit: int | None, save: Callable[[int], None], report: Callable[[int], None]
 ) -> Splitter:
-    """A threshold where there are enough documents or passages; otherwise a first pass finds exactly the lowest keys.
+    """A threshold where there are enough documents or passages; otherwise a first pass finds exactly the lowest keys, or,
+    in one long text, places are drawn.
 
     limit is the outcome of an earlier first pass; a new one reports the bytes it has read and saves its outcome.
     A pipe cannot be read twice, so it is always split by threshold.
@@ -190,6 +192,10 @@ def choose_splitter(
         return split.by_threshold(fraction)
     if limit is not None:
         return Splitter(mode="hash", limit=limit)
+    if first_pass.is_large_text(job.files, job.rules, plain=job.plain):
+        large = first_pass.of_large_text(job.files, job.rules, fraction)
+        if large is not None:
+            return large
     found, workers = job.begun or Lowest(), job.budget.readers
     for so_far, size in first_pass.run(job.files, job.rules, fraction, job.begun, plain=job.plain, workers=workers):
         found = so_far

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from shardmill.documents import native
 from shardmill.documents.native import Hashes
 from shardmill.documents.pieces import BEGINNING, Position
@@ -22,9 +24,13 @@ class Splitter:
     """Decides by a key: a hash of the content, or, for head and tail, the offset in the input."""
 
     mode: SplitMode
-    limit: int
+    limit: int = 0
+    keys: tuple[int, ...] = ()
+    """If there are any, val is what has one of these."""
 
     def is_val(self, keys: Hashes) -> Flags:
+        if self.keys:
+            return np.isin(keys, np.array(self.keys, np.uint64))
         return native.below(keys, self.limit, above=self.mode == "tail")
 
 

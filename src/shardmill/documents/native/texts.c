@@ -8,11 +8,21 @@
 #include <emmintrin.h>
 #endif
 
+enum { SLICE = 256 << 10 };
+
 /* Past ASCII, 16 bytes at a time; not to the end of it where less than 16 bytes are left. */
 static const u8 *skip_ascii(const u8 *p, const u8 *end)
 {
 #if defined(__SSE2__)
-    for (; end - p >= 16; p += 16) {
+    const __m128i *q = (const __m128i *)p;
+    while (end - (const u8 *)q >= 64) {
+        __m128i some = _mm_or_si128(_mm_loadu_si128(q), _mm_loadu_si128(q + 1));
+        __m128i more = _mm_or_si128(_mm_loadu_si128(q + 2), _mm_loadu_si128(q + 3));
+        if (_mm_movemask_epi8(_mm_or_si128(some, more)))
+            break;
+        q += 4;
+    }
+    for (p = (const u8 *)q; end - p >= 16; p += 16) {
         int high = _mm_movemask_epi8(_mm_loadu_si128((const __m128i *)p));
         if (high)
             return p + __builtin_ctz((unsigned)high);
@@ -136,21 +146,35 @@ static int64_t filled(int fd, int64_t offset, u8 *out, int64_t size)
     return done;
 }
 
+/* Where the last character of [first, end) begins that is cut off there; `end` if none is. */
+static int64_t cut_off(const u8 *data, int64_t first, int64_t end)
+{
+    for (int64_t back = 1; back <= 3 && back <= end - first; back++) {
+        u8 c = data[end - back];
+        if (!is_next(c))
+            return c < 0xC2 || c > 0xF4 || back >= (c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4) ? end : end - back;
+    }
+    return end;
+}
+
 /* Reads so many bytes of a file, and tells whether they are UTF-8, apart from characters that are cut off at an end which
- * is not that of the file. */
+ * is not that of the file. They are looked at some at a time, while they are in the cache. */
 int64_t texts_read(int fd, int64_t offset, int64_t size, int64_t ends, u8 *out, int64_t *valid)
 {
-    int64_t done = filled(fd, offset, out, size), first = 0, last = done;
-    while (offset && first < done && first < 3 && is_next(out[first]))
-        first++;
-    for (int64_t back = 1; !ends && back <= 3 && back <= done - first; back++) {
-        u8 c = out[done - back];
-        if (is_next(c))
-            continue;
-        last = c < 0xC2 || c > 0xF4 || back >= (c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4) ? done : done - back;
-        break;
+    int64_t done = 0, looked = 0;
+    for (int64_t wanted, some; done < size; done += some) {
+        wanted = size - done < SLICE ? size - done : SLICE;
+        some = filled(fd, offset + done, out + done, wanted);
+        int64_t until = done + some;
+        while (offset && !done && looked < until && looked < 3 && is_next(out[looked]))
+            looked++;
+        until = ends && until == size ? until : cut_off(out, looked, until);
+        if (*valid) /* where that is asked for */
+            *valid = is_utf8(out + looked, out + until);
+        looked = until;
+        if (some < wanted)
+            return done + some;
     }
-    *valid = *valid && is_utf8(out + first, out + last); /* where that is asked for */
     return done;
 }
 
