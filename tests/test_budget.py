@@ -25,6 +25,8 @@ footprints = st.builds(
     reference=st.integers(0, 300 * MIB),
     by_reference=st.booleans(),
     replaces=st.booleans(),
+    running=st.booleans(),
+    cores=st.integers(1, 32),
     max_run=st.integers(1, 2 * MIB),
 )
 
@@ -51,6 +53,15 @@ def test_many_workers_share_blocks_of_running_text():
         assert (found.workers, found.takers, found.readers, found.team) == (16, 16, 16, 1)
 
 
+def test_an_idle_core_reads_and_writes_if_there_is_memory_for_it():
+    running = dataclasses.replace(GPT2, running=True, cores=4)
+    found = fit(PLENTY, 3, BLOCK, running)
+    assert (found.workers, found.takers, found.encoders, found.readers) == (3, 4, 3, 4)
+    assert fit(PLENTY, 4, BLOCK, running).takers == fit(PLENTY, 4, BLOCK, running).encoders == 4
+    assert smallest(running) == smallest(GPT2)
+    assert fit(smallest(running), 1, BLOCK, running).takers == 1
+
+
 def test_blocks_are_smaller_before_workers_are_fewer():
     least = next(size for size in range(300, 500) if fit(size * MIB, 2, BLOCK, GPT2).workers == 2)
     assert fit(least * MIB, 2, BLOCK, GPT2).block_bytes == GPT2.max_run
@@ -74,7 +85,7 @@ def test_what_is_promised_fits_into_the_budget(max_memory, workers, footprint):
     assert 1 <= found.workers <= workers
     # The reference, loaded and on its longest span, and every worker with its text, ids and tokens, of 4 bytes each.
     blocks = 10 * max(found.block_bytes, footprint.max_run) * (3 if footprint.replaces else 1)
-    assert footprint.base + footprint.loading + footprint.reference + found.workers * blocks <= max_memory
+    assert footprint.base + footprint.loading + footprint.reference + found.takers * blocks <= max_memory
 
 
 @given(st.integers(1, 32), footprints)

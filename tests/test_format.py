@@ -81,7 +81,7 @@ def test_m2_to_m6_m8_j1_the_manifest_says_all_of_it(tmp_path):
     """M2, M3, M4, M5, M6, M8, J1"""
     folder, _ = mill(tmp_path, val_fraction=0.05)
     text = (folder / "manifest.json").read_text()
-    assert text.isascii() and text.startswith('{\n "format": 3,\n "checksum": "') and text.endswith("\n")
+    assert text.isascii() and text.startswith('{\n "format": 4,\n "checksum": "') and text.endswith("\n")
     content = json.loads(text)
     rest = text.partition(f' "checksum": "{content["checksum"]}",\n')[2]
     assert content["checksum"] == xxhash.xxh3_128_hexdigest(rest.encode())

@@ -40,8 +40,8 @@ def test_the_format_number_comes_first_and_an_unknown_one_is_refused(spec, tmp_p
     prepare(spec)
     file = tmp_path / "out/manifest.json"
     text = file.read_text()
-    assert text.startswith('{\n "format": 3,\n "checksum": "') and text.endswith("}\n")
-    file.write_text(text.replace('"format": 3', '"format": 99'))
+    assert text.startswith('{\n "format": 4,\n "checksum": "') and text.endswith("}\n")
+    file.write_text(text.replace('"format": 4', '"format": 99'))
     with pytest.raises(OutputError, match="format 99"):
         prepare(spec)
 
@@ -84,7 +84,7 @@ def test_differences_are_told_field_by_field():
         "--val-fraction: was 0.1, is now 0.2",
     ]
     content = json.loads(manifest.dump({"x": 1}))
-    assert (list(content), content["format"], content["x"]) == (["format", "checksum", "x"], 3, 1)
+    assert (list(content), content["format"], content["x"]) == (["format", "checksum", "x"], 4, 1)
 
 
 def test_a_job_that_fails_at_its_last_step_leaves_nothing_in_the_way_of_the_next(spec, monkeypatch):

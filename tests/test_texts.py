@@ -165,7 +165,9 @@ def test_what_is_read_is_judged_the_same_where_slices_of_it_meet(bits, before, s
         read, valid = native.read_text(reader, 0, until)
         assert bytes(read) == data[:until]
         # A character may be cut off at an end that is not that of the file.
-        assert valid == any(is_utf8(data[: until - cut]) for cut in range(1 if ends else 4) if ends or is_cut(data, until, cut))
+        assert valid == any(
+            is_utf8(data[: until - cut]) for cut in range(1 if ends else 4) if ends or is_cut(data, until, cut)
+        )
         assert native.read_text(reader, 1, until - 1)[1] == valid, "so may the first character"
 
 

@@ -385,7 +385,7 @@ def test_a_result_of_an_older_version_is_not_compared_with_its_source_where_pass
     (tmp_path / "a.txt").write_text("The mill turns text into tokens.\n" * 20_000)
     prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", val_fraction=0.1))
     path = tmp_path / "out/manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"format": 3', b'"format": 2', 1))
+    path.write_bytes(path.read_bytes().replace(b'"format": 4', b'"format": 2', 1))
     assert verify(tmp_path / "out").problems == ()
     with pytest.raises(OutputError, match="divided running text into other passages"):
         verify(tmp_path / "out", sources=[tmp_path / "a.txt"])

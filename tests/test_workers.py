@@ -14,26 +14,31 @@ from shardmill.errors import InputError, TemporaryError
 from shardmill.job import workers
 from shardmill.job.ahead import Ahead
 from shardmill.job.block import Milled, Run
+from shardmill.job.mill import prepare
 from shardmill.job.plan import Block
 from shardmill.record.manifest import Counts
+from shardmill.spec import Limits, Spec
 from shardmill.system import machine
+from shardmill.tokens.bytelevel import ByteLevel
 
 
 @pytest.fixture
 def mill(monkeypatch):
     """mill_blocks over numbered Blocks; what is done to each is given."""
 
-    def run(count, do=lambda _: None, *, write=lambda _: None, count_of_workers=3, fail_reading_at=None, in_each=7):
+    def run(
+        blocks_in_all, do=lambda _: None, *, write=lambda _: None, count_of_workers=3, fail_reading_at=None, in_each=7
+    ):
         written, at_work, most = [], [0], [0]
 
         def blocks(_files, _rules, stretch, **__):
-            for index in range(stretch.first, min(count, stretch.first + in_each)):
+            for index in range(stretch.first, min(blocks_in_all, stretch.first + in_each)):
                 if index == fail_reading_at:
                     raise InputError("cannot be read")
                 yield Block(index=index, parts=(), input_bytes=1, after=BEGINNING)
 
         def stretches(*_):
-            for number, first in enumerate(range(0, count, in_each)):
+            for number, first in enumerate(range(0, blocks_in_all, in_each)):
                 yield SimpleNamespace(number=number, first=first)
 
         def mill_block(_job, _splitter, _encoder, block):
@@ -53,9 +58,10 @@ def mill(monkeypatch):
         monkeypatch.setattr(workers.plan, "stretches", stretches)
         monkeypatch.setattr(workers.plan, "blocks", blocks)
         monkeypatch.setattr(workers, "mill_block", mill_block)
-        monkeypatch.setattr(workers, "Encoder", lambda _: None)
+        monkeypatch.setattr(workers, "Encoder", lambda *_: None)
         monkeypatch.setattr(workers, "_LEAVE_SECONDS", 0.5)
-        budget = SimpleNamespace(takers=count_of_workers, readers=count_of_workers, ahead=1000, on_disk=1000)
+        count = count_of_workers
+        budget = SimpleNamespace(takers=count, encoders=count, readers=count, ahead=1000, on_disk=1000)
         job = SimpleNamespace(budget=budget, files=(), rules=SimpleNamespace(spool=None), big=False, engines=None)
         try:
             workers.mill_blocks(job, None, BEGINNING, commit, lambda: None)
@@ -193,3 +199,28 @@ def test_what_waits_is_bounded_in_memory_and_on_disk(tmp_path):
     ahead.put(3, milled(settle=lambda _: milled()))
     assert ahead.full, "what must stay in memory takes more than there is"
     ahead.close()
+
+
+def test_where_a_core_is_idle_one_worker_reads_and_writes_while_it_encodes(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("".join(f"line {number} of some text\n" for number in range(600_000)))
+    encode, inside, most, taken = ByteLevel.encode_and_lay_out, [0], [0], []
+
+    def watched(*given):
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        taken.append(threading.current_thread().name)
+        try:
+            return encode(*given)
+        finally:
+            inside[0] -= 1
+
+    monkeypatch.setattr(ByteLevel, "encode_and_lay_out", watched)
+    made = {}
+    for cores in (1, 4):
+        monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
+        taken.clear()
+        spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / f"with-{cores}")
+        prepare(spec, limits=Limits(workers=1, block_bytes=1 << 20))
+        made[cores] = [(tmp_path / f"with-{cores}" / name).read_bytes() for name in ("train.bin", "val.bin")]
+        assert most[0] == 1 and len(set(taken)) == (1 if cores == 1 else 2)
+    assert made[1] == made[4]

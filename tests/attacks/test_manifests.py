@@ -71,7 +71,7 @@ def test_a_flipped_bit_in_any_byte_of_a_manifest_is_found(made, tmp_path):
         lambda data: data.replace(b'"id": 50256', b'"id": 50252'),
         lambda data: json.dumps(json.loads(data)).encode(),
         lambda data: data + b" ",
-        lambda data: data.replace(b'"format": 3', b'"format": 3, "format": 3'),
+        lambda data: data.replace(b'"format": 4', b'"format": 3, "format": 3'),
         lambda data: data.replace(b'"vocabulary_size": 50257', b'"vocabulary_size": 50258'),
     ],
 )

@@ -210,7 +210,7 @@ def test_a_long_text_is_not_read_twice_and_its_val_is_as_much_as_asked_for(encod
     assert outs[0].both == reference.encode(encoding, ONCE)
     share = len(decoded(encoding, outs[0].val)) / len(ONCE)
     passage = 2 * 2000 / len(ONCE.encode())
-    assert 0 < share and abs(share - fraction) < max(passage, 0.25 * fraction)
+    assert share > 0 and abs(share - fraction) < max(passage, 0.25 * fraction)
 
 
 @pytest.mark.usefixtures("all_texts_are_large")

@@ -121,7 +121,7 @@ _HELP = {
     "sample": "Prepare only this share of the documents, e.g. 0.1 or 10%, chosen by a hash of their content.",
     "limit_documents": "Stop after exactly this many documents.",
     "limit_tokens": "Stop after exactly this many tokens.",
-    "workers": "Number of worker threads. Default: the cores that this process may use.",
+    "workers": "How many cores encode. Default: those that this process may use; if one is left, it reads and writes.",
     "max_memory": "Memory limit for the whole command, e.g. 512MiB. Default: what the tokenizer, the inputs and all workers need, at most half of the memory of the machine or container.",
     "engine": "What encodes; the result is the same. native: our own engine; reference: tiktoken or tokenizers, which is slow. auto: our own if it knows the tokenizer.",
     "max_rejects": "With --on-error skip: stop when more records than this are bad, e.g. 100, or 0.1% of those read so far.",

@@ -4,6 +4,8 @@ The budget covers the resident memory of the whole process (I5). Nothing grows w
 grow has a reserve.
 """
 
+import dataclasses
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -53,7 +55,9 @@ class Budget:
     workers: int
     """How many cores have something to do."""
     takers: int
-    """How many threads take Blocks."""
+    """How many threads take Blocks: one more than may encode at once, if a core is free to read and write meanwhile."""
+    encoders: int
+    """How many of them may encode at once."""
     team: int
     """How many threads encode one Block."""
     block_bytes: int
@@ -88,6 +92,8 @@ class Footprint:
     """What is not UTF-8 is replaced."""
     running: bool = False
     """The input is running text."""
+    cores: int = 0
+    """How many the machine has; where one is idle, it reads and writes running text for the workers."""
     max_run: int
     """A block without a cut grows to this length, where it is cut by force."""
 
@@ -103,17 +109,19 @@ def default(workers: int, block_bytes: int, footprint: Footprint, machine_memory
 def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -> Budget:
     """As many of the workers as fit, with blocks of this size if those fit too, otherwise smaller ones."""
     smallest = min(block_bytes, footprint.max_run)
+    sizes = block_bytes, max(block_bytes // 4, smallest), smallest
     for count in range(workers, 0, -1):
-        for block in (block_bytes, max(block_bytes // 4, smallest), smallest):
-            if max_memory >= _needed(count, block, footprint) + count * _LEAST_FREE:
-                takers, team = _teams(count, footprint)
+        for block, given in itertools.product(sizes, (footprint, _busy(footprint))):
+            if max_memory >= _needed(count, block, given) + count * _LEAST_FREE:
+                takers, encoders, team = _teams(count, given)
                 return Budget(
                     max_memory=max_memory,
                     workers=count,
                     takers=takers,
+                    encoders=encoders,
                     team=team,
                     block_bytes=block,
-                    readers=_readers(count, block, max_memory, footprint),
+                    readers=_readers(count, block, max_memory, given),
                     ahead=min(_MOST_AHEAD, takers * _AHEAD_FACTOR * max(block, footprint.max_run)),
                     note=_fewer(count, workers, max_memory, footprint) if count < workers else None,
                 )
@@ -125,26 +133,37 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
 
 def _readers(workers: int, block_bytes: int, max_memory: int, footprint: Footprint) -> int:
     """As many as there is room for: each holds what the budget reserves for one."""
-    takers, _ = _teams(workers, footprint)
+    takers, _, _ = _teams(workers, footprint)
     if not footprint.reading:
         return takers
     free = max_memory - _needed(workers, block_bytes, footprint) - workers * _LEAST_FREE
     return min(takers, 1 + free // footprint.reading)
 
 
-def _teams(workers: int, footprint: Footprint) -> tuple[int, int]:
-    """How many threads take Blocks, and how many encode each; the reference has no use for more than one."""
-    if workers < TEAMS_FROM or footprint.by_reference or not footprint.running:
-        return workers, 1
-    return math.ceil(workers * _TAKERS_SHARE), _TEAM
+def _teams(workers: int, footprint: Footprint) -> tuple[int, int, int]:
+    """How many threads take Blocks, how many of them encode at once, and how many threads encode each; the reference has
+    no use for more than one."""
+    if footprint.by_reference or not footprint.running:
+        return workers, workers, 1
+    if workers >= TEAMS_FROM:
+        takers = math.ceil(workers * _TAKERS_SHARE)
+        return takers, takers, _TEAM
+    return workers + (footprint.cores > workers), workers, 1
 
 
 def _fewer(count: int, workers: int, max_memory: int, footprint: Footprint) -> str:
     return f"only {count} of {workers} workers fit in {max_memory // MIB}MiB of memory with this tokenizer and input; for all of them pass --max-memory {_mib(_least(workers, footprint))}"
 
 
+def _busy(footprint: Footprint) -> Footprint:
+    """The same without an idle core."""
+    return dataclasses.replace(footprint, cores=0)
+
+
 def _least(workers: int, footprint: Footprint) -> int:
-    return _needed(workers, 0, footprint) + workers * _LEAST_FREE + 4 * MIB  # the next run may measure a little more
+    return (
+        _needed(workers, 0, _busy(footprint)) + workers * _LEAST_FREE + 4 * MIB
+    )  # the next run may measure a little more
 
 
 def _mib(size: int) -> str:
@@ -153,7 +172,7 @@ def _mib(size: int) -> str:
 
 def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:
     block, run = max(block_bytes, footprint.max_run), footprint.max_run
-    takers, team = _teams(workers, footprint)
+    takers, _, team = _teams(workers, footprint)
     own = _PER_BLOCK_BYTE * block + team * _PER_RUN_BYTE * run
     for_each = _PER_BYTE_OF_REFERENCE * block if footprint.by_reference else own
     for_each *= _REPLACED_FACTOR if footprint.replaces else 1

@@ -264,6 +264,7 @@ def _fitted(
         by_reference=engines.ours is None,
         replaces=spec.on_error == "replace",
         running=_is_running(spec, files, probe),
+        cores=machine.cores(),
         max_run=spec.max_run_bytes,
     )
     workers, max_memory = limits.resolved_workers(), limits.max_memory

@@ -55,8 +55,9 @@ def mill_blocks(
     the one raised.
     """
     pipeline = _Pipeline(job, start, place, halt or threading.Event())
+    given = job, splitter, Encoder(job.engines, threading.Semaphore(job.budget.encoders)), pipeline
     threads = [
-        threading.Thread(target=_work, args=(job, splitter, pipeline), name=f"shardmill-worker-{n}", daemon=True)
+        threading.Thread(target=_work, args=given, name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.takers)
     ]
     try:
@@ -71,9 +72,8 @@ def mill_blocks(
         pipeline.close()
 
 
-def _work(job: Job, splitter: Splitter, pipeline: "_Pipeline") -> None:
+def _work(job: Job, splitter: Splitter, encoder: Encoder, pipeline: "_Pipeline") -> None:
     try:
-        encoder = Encoder(job.engines)
         with buffers.used_again():
             while (taken := pipeline.take()) is not None:
                 try:

@@ -27,7 +27,7 @@ from shardmill.record.untrusted import build, check_depth
 from shardmill.system.names import show
 
 NAME = "shardmill.journal"
-FORMAT = 4
+FORMAT = 5
 # A line is some 700 bytes, so this is half an hour of checkpoints, read in 50 ms.
 _MOST_BYTES = 1 << 20
 _LONGEST_LINE = 128 << 20

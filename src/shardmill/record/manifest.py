@@ -22,8 +22,8 @@ from shardmill.system.names import show
 from shardmill.tokens import token_bytes
 from shardmill.tokens.token_bytes import ByteRule
 
-# 2: a checksum of the rest. 3: passages of running text begin elsewhere.
-FORMAT = 3
+# 2: a checksum of the rest. 3: passages of running text begin elsewhere. 4: other passages of long texts are val.
+FORMAT = 4
 NAME = "manifest.json"
 RUN_NAME = "run.json"
 _LARGEST = 1 << 30

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -85,10 +86,10 @@ def _make(tokenizer: Tokenizer) -> Ours | str:
 
 
 class Encoder:
-    """Encodes for one thread."""
+    """Encodes for any number of threads; those that encode Blocks wait for their turn, if there is one."""
 
-    def __init__(self, engines: Engines) -> None:
-        self._engines = engines
+    def __init__(self, engines: Engines, turn: AbstractContextManager[object] | None = None) -> None:
+        self._engines, self._turn = engines, turn or nullcontext()
 
     def encode(
         self, pieces: Strings | Sequence[bytes], begins: Flags | Sequence[bool] | None = None
@@ -105,7 +106,8 @@ class Encoder:
     def encode_and_lay_out(self, texts: Strings, begins: Flags, layout: Layout) -> tuple[Laid, tuple[Ids, TokenCounts]]:
         """The tokens as they are written, and what encode gives."""
         if self._engines.ours is not None:
-            return self._engines.ours.encode_and_lay_out(texts, begins, layout)
+            with self._turn:
+                return self._engines.ours.encode_and_lay_out(texts, begins, layout)
         encoded = self.encode(texts, begins)
         return lay_out(encoded, layout), encoded
 
