@@ -82,8 +82,8 @@ faces: native ## torch, torchdata, Grain, datasets, transformers and TRL on our 
 bench-feed: $(VENV)/.ready native ## measure the loader and the packer; with torch installed, nanoGPT's get_batch too
 	$(BIN)/python tools/bench_feed.py
 
-bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt for a text of your own
-	$(BIN)/python tools/bench.py $(BENCH_TEXT)
+bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt TOKENIZER=tokenizer.json for your own
+	$(BIN)/python tools/bench.py $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(BENCH_TEXT)
 
 bench-cores: $(VENV)/.ready native ## measure what keeps more cores from helping; BENCH_TEXT=file.txt TOKENIZER=tokenizer.json for your own
 	$(BIN)/python tools/bench_cores.py --write $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(BENCH_TEXT)

@@ -38,10 +38,16 @@ class Row:
     kept: bool | None = None
 
 
-def run(command: list[str], *, watch: bool = False, quiet: bool = False) -> Cost:
-    """The cost of one command; watch also sums the memory of the whole process tree, which takes some time of its own."""
+def run(command: list[str], *, watch: bool = False, quiet: bool = False, cores: int | None = None) -> Cost:
+    """The cost of one command, perhaps on so many cores; watch also sums the memory of the whole process tree, which takes
+    some time of its own."""
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL if quiet else None)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if quiet else None,
+        preexec_fn=None if cores is None else lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores]),
+    )
     seen: list[int] = [0]
     if watch:
         threading.Thread(target=_watch, args=(process.pid, seen), daemon=True).start()
@@ -62,10 +68,10 @@ def _watch(pid: int, seen: list[int]) -> None:
         time.sleep(SAMPLE_SECONDS)
 
 
-def prepare(file: Path, *options: str, watch: bool = False) -> Cost:
+def prepare(file: Path, *options: str, watch: bool = False, cores: int | None = None) -> Cost:
     """`shardmill prepare` of one file into a folder that is removed again."""
     output = file.with_name("output")
     try:
-        return run([SHARDMILL, "prepare", str(file), "-o", str(output), *LIMITS, *options], watch=watch)
+        return run([SHARDMILL, "prepare", str(file), "-o", str(output), *LIMITS, *options], watch=watch, cores=cores)
     finally:
         shutil.rmtree(output, ignore_errors=True)
