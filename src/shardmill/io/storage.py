@@ -17,6 +17,8 @@ from shardmill.system.names import show
 PARTIAL = ".partial"
 # Some systems write ten times slower when given 2 MiB or more at once: they look for a huge page.
 _WRITE_BYTES = (2 << 20) - (64 << 10)
+# The system begins to write each so many bytes at once, so that the next sync need not wait for all of them.
+_BEGUN_BYTES = 8 << 20
 _OURS = os.O_CLOEXEC | os.O_NOFOLLOW  # a symlink in the output folder must not lead the writer elsewhere
 _NO_WAIT = os.O_NONBLOCK  # nor a named pipe there make it wait
 
@@ -78,6 +80,9 @@ class GrowingFile:
         """Write at such an offset. Several threads may do so at once."""
         with writing(self.path):
             _write(self._fd, data, at)
+        begun, end = at // _BEGUN_BYTES, (at + data.nbytes) // _BEGUN_BYTES
+        if begun < end:
+            machine.begin_to_write(self._fd, begun * _BEGUN_BYTES, (end - begun) * _BEGUN_BYTES)
 
     def patch(self, offset: int, data: bytes) -> None:
         """Overwrite bytes written before; on disk after the next sync or seal."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 MIB = 1 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+_SYNC_FILE_RANGE_WRITE = 2  # from Linux's fs.h
 # cgroup v1 writes "no limit" as a number at or above this.
 _NO_LIMIT = 1 << 60
 # Memory pressure: less than this is available, or other programs stall on memory for this share of the time.
@@ -49,6 +50,20 @@ def peak_rss() -> int:
 def available_memory() -> int:
     """Memory that the system could hand out now without swapping, in bytes."""
     return _proc_bytes("/proc/meminfo", "MemAvailable") or _physical_memory()
+
+
+def begin_to_write(fd: int, offset: int, length: int) -> None:
+    """Ask the system to write these bytes of a file to the disk soon, without waiting for it; Linux only."""
+    if (begin := _sync_file_range()) is not None:
+        begin(fd, offset, length, _SYNC_FILE_RANGE_WRITE)
+
+
+@cache
+def _sync_file_range() -> "ctypes._CFunctionType | None":
+    found = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
+    if found is not None:
+        found.argtypes = ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
+    return found
 
 
 def under_pressure(root: Path = Path("/")) -> bool:
