@@ -381,11 +381,15 @@ def test_tokens_behind_an_odd_header_are_read_as_they_were_written(tmp_path, mon
     assert verify(tmp_path / "o").ok
 
 
-def test_a_result_of_an_older_version_is_not_compared_with_its_source_where_passages_were_others(tmp_path):
+@pytest.mark.parametrize(("made_by", "large"), [(b"2", 64 << 20), (b"3", 0)])
+def test_a_result_of_an_older_version_is_not_compared_with_its_source_where_passages_were_others(
+    tmp_path, monkeypatch, made_by, large
+):
+    monkeypatch.setattr(shardmill.results.verify, "LARGE_BYTES", large)
     (tmp_path / "a.txt").write_text("The mill turns text into tokens.\n" * 20_000)
     prepare(Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / "out", val_fraction=0.1))
     path = tmp_path / "out/manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"format": 4', b'"format": 2', 1))
+    path.write_bytes(path.read_bytes().replace(b'"format": 4', b'"format": ' + made_by, 1))
     assert verify(tmp_path / "out").problems == ()
-    with pytest.raises(OutputError, match="divided running text into other passages"):
+    with pytest.raises(OutputError, match="chose other passages of the text for validation"):
         verify(tmp_path / "out", sources=[tmp_path / "a.txt"])

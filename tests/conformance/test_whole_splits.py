@@ -14,7 +14,10 @@ from milling import BLOCK_BYTES, mill_files, mill_text, prepare_files
 import reference
 import samples
 from given_texts import texts
+from servers import Server
 from shardmill.job import first_pass
+from shardmill.job.mill import prepare
+from shardmill.spec import Limits, Spec
 from shardmill.tokens.tokenizer import ENCODINGS
 
 SPLITS = ("hash", "tail", "head")
@@ -196,7 +199,7 @@ ONCE = "".join(f"{number}. {text}\n" for number in range(60) for text in samples
 
 @pytest.fixture
 def all_texts_are_large(monkeypatch):
-    monkeypatch.setattr(first_pass, "_LARGE", 0)
+    monkeypatch.setattr(first_pass, "LARGE_BYTES", 0)
     monkeypatch.setattr(first_pass, "run", lambda *_, **__: pytest.fail("it was read twice"))
 
 
@@ -231,3 +234,18 @@ def test_val_of_a_long_text_begins_behind_places_that_the_seed_draws():
         place = len(data) * xxhash.xxh3_64_intdigest(bytes(8), seed=seed) >> 64
         begin = data.find(decoded("r50k_base", out.val).encode())
         assert out.val and place <= begin <= place + 8000
+
+
+@pytest.mark.usefixtures("all_texts_are_large")
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_long_text_on_a_server_is_split_as_on_disk(tmp_path, ranges):
+    how = {"val_fraction": 0.005, "passage_bytes": 2000}
+    (tmp_path / "a.txt").write_text(ONCE * 4)
+    made = []
+    with Server() as server:
+        server.files["/a.txt"], server.ranges = (ONCE * 4).encode(), ranges
+        for number, source in enumerate([tmp_path / "a.txt", f"{server.url}/a.txt"]):
+            output = tmp_path / f"out-{number}"
+            prepare(Spec(inputs=[source], output=output, **how), limits=Limits(workers=2))
+            made.append([(output / name).read_bytes() for name in ("train.bin", "val.bin")])
+    assert made[0] == made[1] and made[0][1]

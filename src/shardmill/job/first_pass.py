@@ -31,9 +31,10 @@ Keys = tuple[Position, int, list[int], int]
 
 _WINDOW = 1 << 20
 _LARGER = 8 << 20
-# Running text above this size is not read twice, which takes 40 ms for so much.
-_LARGE = 64 << 20
-_MOST_PLACES = 1000
+# Running text above this size is not read twice.
+LARGE_BYTES = 64 << 20
+# Some places are followed by the same passage, or by none.
+_MORE_PLACES = 8
 
 
 def run(
@@ -80,28 +81,36 @@ def begin(
 def is_large_text(files: InputFiles, rules: TextRules, *, plain: bool) -> bool:
     """Whether the input is one long text in which the val passages are found by their places, without a first pass."""
     running = plain and len(files) == 1 and rules.separator is None and not (rules.selects or files.pipes)
-    return running and rules.passage_bytes is not None and files.total_bytes > _LARGE
+    return running and rules.passage_bytes is not None and files.total_bytes > LARGE_BYTES
 
 
 def of_large_text(files: InputFiles, rules: TextRules, fraction: float) -> Splitter | None:
     """Where few passages will be val: those that follow places drawn by the seed, about the fraction asked for; and any
     other with the same content. None: there are no passages."""
-    size, seed = files.total_bytes, rules.seed or 0
-    if size * fraction >= split.FEW * (rules.passage_bytes or 1):
+    assert rules.passage_bytes is not None
+    wanted = files.total_bytes * fraction
+    if wanted >= split.FEW * rules.passage_bytes:
         return split.by_threshold(fraction)
-    wanted, chosen = size * fraction, dict[int, int]()
-    rules = dataclasses.replace(rules, judging=True)
-    with open_input(files[0]) as reader:
-        for number in range(_MOST_PLACES):
-            place = size * xxh3_64_intdigest(number.to_bytes(8, "little"), seed=seed & (1 << 64) - 1) >> 64
-            if (begin := first_border(reader, 0, place, rules)) is None:
-                continue
-            _, found = find_passages(reader, 0, begin, rules, rules.max_run_bytes)
-            key, length = int(found.keys[0]), int(found.bounds[1])
-            if chosen and sum(chosen.values()) + length / 2 > wanted:
-                break
-            chosen[key] = length
+    chosen = dict[int, int]()
+    for key, length in _following(files, rules, 2 * math.ceil(wanted / rules.passage_bytes) + _MORE_PLACES):
+        if chosen and sum(chosen.values()) + length / 2 > wanted:
+            break
+        chosen[key] = length
     return Splitter(mode="hash", keys=tuple(chosen)) if chosen else None
+
+
+def _following(files: InputFiles, rules: TextRules, count: int) -> list[tuple[int, int]]:
+    """Key and length of the passages that follow so many places, in the order in which these are drawn. The text is read
+    from its beginning to its end: some servers cannot go back."""
+    seed, rules = (rules.seed or 0) & (1 << 64) - 1, dataclasses.replace(rules, judging=True)
+    drawn = [files.total_bytes * xxh3_64_intdigest(n.to_bytes(8, "little"), seed=seed) >> 64 for n in range(count)]
+    found = dict[int, tuple[int, int]]()
+    with open_input(files[0]) as reader:
+        for place in sorted(drawn):
+            if (begin := first_border(reader, 0, place, rules)) is not None:
+                _, passages = find_passages(reader, 0, begin, rules, rules.max_run_bytes)
+                found[place] = int(passages.keys[0]), int(passages.bounds[1])
+    return [found[place] for place in drawn if place in found]
 
 
 def byte_of_character(reader: Reader, choose: Callable[[int], int]) -> int:

@@ -29,6 +29,7 @@ from shardmill.io.fileset import FileSet, StoredFile, open_fileset
 from shardmill.io.reading import Reader
 from shardmill.io.retry import NotFound
 from shardmill.job.block import Milled
+from shardmill.job.first_pass import LARGE_BYTES
 from shardmill.job.job import Job, choose_splitter, describe, make_job
 from shardmill.job.truncate import Truncation
 from shardmill.job.workers import mill_blocks
@@ -344,9 +345,10 @@ def _verify_source(
 
 def _spec_of(corpus: Corpus, sources: Sequence[str | Path]) -> tuple[Spec, Tokenizer]:
     """The Spec that the manifest records."""
-    if corpus.manifest.format < 3 and corpus.manifest.counts.passages:
+    made = corpus.manifest
+    if made.counts.passages and (made.format < 3 or (made.format < 4 and made.counts.input_bytes > LARGE_BYTES)):
         raise OutputError(
-            f"{manifest.NAME}: an older version of shardmill made this result, and divided running text into other passages, so it cannot be compared with its source; compare it with that version, or prepare it again"
+            f"{manifest.NAME}: an older version of shardmill made this result, and chose other passages of the text for validation, so it cannot be compared with its source; compare it with that version, or prepare it again"
         )
     try:
         choices = corpus.manifest.job["choices"]
