@@ -85,7 +85,7 @@ def files(folder):
 
 
 def without_run(found):
-    assert json.loads(found["run.json"])["format"] == 3
+    assert json.loads(found["run.json"])["format"] == 4
     return {name: data for name, data in found.items() if name != "run.json"}
 
 
