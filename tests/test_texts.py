@@ -174,4 +174,4 @@ def test_what_is_read_is_judged_the_same_where_slices_of_it_meet(bits, before, s
 def is_cut(data, until, cut):
     """Whether a character that begins so far before the end reaches behind it."""
     lead = data[until - cut]
-    return not cut or 0xC2 <= lead <= 0xF4 and cut < (2 if lead < 0xE0 else 3 if lead < 0xF0 else 4)
+    return not cut or (0xC2 <= lead <= 0xF4 and cut < (2 if lead < 0xE0 else 3 if lead < 0xF0 else 4))
