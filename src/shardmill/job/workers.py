@@ -28,9 +28,11 @@ from shardmill.tokens.encoder import Encoder
 
 _IDLE_SECONDS = 0.1
 _PRESSURE_SECONDS = 1.0
-# How long a result waits for room in memory before it goes to disk, and how long reading a Block takes at most where
-# waiting for it is better than reading ahead.
+# How long reading a Block takes at most where waiting for it is better than reading ahead.
 _PATIENT_SECONDS = 0.02
+# A stretch that has been due for less than this is likely to be written soon: results wait for room in memory. After it,
+# they go to disk, so that the others need not wait for a whole .zst.
+_SOON_SECONDS = 0.3
 # How long a stopped job waits for its workers; what is not done by then is encoded again on resume.
 _LEAVE_SECONDS = 2.0
 
@@ -131,7 +133,8 @@ class _Pipeline:
         """How many workers have a Block."""
         self._sizes: dict[int, int] = {}
         """Of stretches that are read but not written, how many Blocks each has."""
-        self._due = (0, 0)
+        self._due, self._due_since = (0, 0), time.monotonic()
+        """The place of the Block that is to be written next, and since when its stretch is due."""
         self._after = start
         self._ready: dict[tuple[int, int], tuple[Position | None, Stored | ShardmillError]] = {}
         """By place: where the Block said that it begins, if it could not know, and its result."""
@@ -258,10 +261,9 @@ class _Pipeline:
     def _wait_for_room(self, stretch: int, milled: Milled) -> None:
         """Before a result goes to disk, wait for room in memory: where writing is what takes longest, disk would only add
         to it, and what is due is mostly only a moment behind."""
-        patient_until = time.monotonic() + _PATIENT_SECONDS
         with self._change:
             while (
-                (self._is_behind or time.monotonic() < patient_until)
+                (self._is_behind or time.monotonic() - self._due_since < _SOON_SECONDS)
                 and stretch != self._due[0]
                 and not self._stopped
                 and not self._ahead.has_room(milled)
@@ -367,7 +369,7 @@ class _Pipeline:
         while self._sizes.get(self._due[0]) == self._due[1]:
             del self._sizes[self._due[0]]
             self._ahead.done(self._due[0])
-            self._due = self._due[0] + 1, 0
+            self._due, self._due_since = (self._due[0] + 1, 0), time.monotonic()
 
     def _is_lost(self, before: Position | None) -> bool:
         """Whether nothing of the file is read any more where the Block begins: it is damaged before."""

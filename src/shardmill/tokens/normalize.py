@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.system import compiled
+from shardmill.system import buffers, compiled
+from shardmill.system.buffers import Bytes
 from shardmill.tokens import tables
 from shardmill.tokens.model import VERSION
 from shardmill.tokens.strings import Strings
@@ -21,8 +22,8 @@ from shardmill.tokens.strings import Strings
 # As in nfc.c.
 KINDS, JOINS, CHANGES = 0x30000, 254, 255
 _SPANS = 1 << 10
-# Text that grows more goes to the reference; none is known to.
-_MOST_GROWTH = 3
+# Where a text grows by more than this, the reference is asked.
+_MOST_GROWTH = 64 << 10
 _newest: "_Check | None" = None
 
 
@@ -38,7 +39,8 @@ def normalize(pieces: Strings | Sequence[bytes]) -> Strings:
     check, texts, suspect = _check(), Strings.of(pieces), np.empty(len(pieces), np.bool_)
     if not check.library.nfc_suspects(check.pointer, *texts.given, suspect.ctypes):
         return texts
-    return texts.replaced({number: check.normalize(texts[number]) for number in np.flatnonzero(suspect).tolist()})
+    places = zip(texts.pointers.tolist(), texts.sizes.tolist(), strict=True)
+    return texts.replaced({number: check.normalize(*place) for number, place in enumerate(places) if suspect[number]})
 
 
 class _Check:
@@ -52,22 +54,22 @@ class _Check:
             raise MemoryError("out of memory for the check of normal form C")
         weakref.finalize(self, library.nfc_free, self.pointer)
 
-    def normalize(self, piece: bytes) -> bytes:
-        done = list[bytes]()
-        out, asked = np.empty(_MOST_GROWTH * len(piece), np.uint8), np.empty(len(piece) + _SPANS, np.uint8)
-        rows, position = np.empty(_SPANS + 2, np.int64), c_int64(0)
-        while position.value < len(piece):
-            given = piece, len(piece), byref(position), out.ctypes, len(out), rows.ctypes, _SPANS, asked.ctypes
+    def normalize(self, text: int, size: int) -> Bytes:
+        """The text of so many bytes at this address."""
+        done, position = list[Bytes](), c_int64(0)
+        rows, asked = np.empty(_SPANS + 2, np.int64), buffers.take(size + _SPANS)
+        while (left := size - position.value) > 0:
+            out = buffers.take(left + _MOST_GROWTH)
+            given = text, size, byref(position), out.ctypes, len(out), rows.ctypes, _SPANS, asked.ctypes
             count = self.library.nfc_normalize(self.pointer, *given)
             written, lines = rows[count : count + 2].tolist()
-            if not count:
-                done.append(out[:written].tobytes())
-                continue
-            made = _by_reference(asked[:lines].tobytes())
-            whole = np.empty(written + len(made), np.uint8)
-            answered = out.ctypes, rows.ctypes, count, asked.ctypes, made, len(made), whole.ctypes
-            done.append(whole[: self.library.nfc_join(self.pointer, *answered)].tobytes())
-        return b"".join(done)
+            if count:
+                made = _by_reference(asked[:lines].tobytes())
+                whole = buffers.take(written + len(made))
+                answered = out.ctypes, rows.ctypes, count, asked.ctypes, made, len(made), whole.ctypes
+                out, written = whole, self.library.nfc_join(self.pointer, *answered)
+            done.append(out[:written])
+        return done[0] if len(done) == 1 else np.concatenate(done)
 
 
 def _by_reference(lines: bytes) -> bytes:
@@ -112,7 +114,7 @@ def _library() -> CDLL:
     compiled.declare(library, "nfc_suspects", c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
     compiled.declare(library, "nfc_full", c_int, c_void_p)
     compiled.declare(library, "nfc_free", None, c_void_p)
-    where = c_char_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p
+    where = c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p
     compiled.declare(library, "nfc_normalize", c_int64, c_void_p, *where)
     made = c_void_p, c_void_p, c_int64, c_void_p, c_char_p, c_int64, c_void_p
     compiled.declare(library, "nfc_join", c_int64, c_void_p, *made)

@@ -1,7 +1,7 @@
 """Many texts wherever they stand in memory, as C takes them: what the readers hand to the engine."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.system import compiled
+from shardmill.system.buffers import Bytes
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
@@ -76,11 +77,11 @@ class Strings:
         """The beginning of each, so many bytes at most."""
         return Strings(self.pointers, np.minimum(self.sizes, most), self.owners)
 
-    def replaced(self, changed: dict[int, bytes]) -> "Strings":
+    def replaced(self, changed: Mapping[int, bytes | Bytes]) -> "Strings":
         """The same, but for those of these numbers."""
         if not changed:
             return self
-        new, numbers = Strings.of(list(changed.values())), list(changed)
+        new, numbers = [np.frombuffer(each, np.uint8) for each in changed.values()], list(changed)
         pointers, sizes = self.pointers.copy(), self.sizes.copy()
-        pointers[numbers], sizes[numbers] = new.pointers, new.sizes
-        return Strings(pointers, sizes, (*self.owners, *new.owners))
+        pointers[numbers], sizes[numbers] = [each.ctypes.data for each in new], [len(each) for each in new]
+        return Strings(pointers, sizes, (*self.owners, *new))
