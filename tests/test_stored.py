@@ -11,8 +11,9 @@ import pytest
 
 import reference
 from shardmill import Limits, Spec, prepare
-from shardmill.tokens import stored
+from shardmill.tokens import stored, token_bytes
 from shardmill.tokens import tokenizer as tokenizers
+from shardmill.tokens.token_bytes import token_bytes_of
 from shardmill.tokens.tokenizer import load
 
 TEXT = "The mill's text — 文字がある — isn't <|endoftext|> here.\n\n  x = 1\n" * 4
@@ -129,3 +130,18 @@ def test_a_job_gives_the_same_tokens_from_the_cache(file, tmp_path):
         expected = reference.encode(str(file), (tmp_path / "a.txt").read_text())
         assert np.fromfile(tmp_path / str(number) / "train.bin", "<u2").tolist() == expected
     assert (tmp_path / "cache").is_dir()
+
+
+def test_the_bytes_of_tokens_are_stored_too(file, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    made = token_bytes_of(load(str(file), cache=cache))
+    kept = stored._file(cache, load(str(file)).digest, "token-bytes")
+    whole = kept.read_bytes()
+    for damage in (lambda data: data, flipped, cut):
+        kept.write_bytes(damage(whole))
+        token_bytes._kept.cache_clear()
+        with monkeypatch.context() as patched:
+            if damage(whole) == whole:
+                patched.setattr(token_bytes, "_of_json", lambda *_: pytest.fail("it was made again"))
+            found = token_bytes_of(load(str(file), cache=cache))
+        assert found.rule == made.rule and np.array_equal(found.sizes, made.sizes) and kept.read_bytes() == whole

@@ -39,8 +39,9 @@ def normalize(pieces: Strings | Sequence[bytes]) -> Strings:
     check, texts, suspect = _check(), Strings.of(pieces), np.empty(len(pieces), np.bool_)
     if not check.library.nfc_suspects(check.pointer, *texts.given, suspect.ctypes):
         return texts
-    places = zip(texts.pointers.tolist(), texts.sizes.tolist(), strict=True)
-    return texts.replaced({number: check.normalize(*place) for number, place in enumerate(places) if suspect[number]})
+    some = texts.take(numbers := np.flatnonzero(suspect))
+    places = zip(some.pointers.tolist(), some.sizes.tolist(), strict=True)
+    return texts.replaced({number: check.normalize(*place) for number, place in zip(numbers.tolist(), places)})
 
 
 class _Check:

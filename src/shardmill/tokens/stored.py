@@ -1,4 +1,5 @@
-"""A compiled tokenizer ⇄ a file in the cache folder, so that the next job need not parse and compile it again.
+"""What was made of a tokenizer ⇄ a file in the cache folder, so that the next job need not make it again: the compiled
+tokenizer, and the bytes of its tokens.
 
 The file is only ever a shortcut: one that is missing, damaged, of another version or unreadable is made anew, and one
 that cannot be written costs time and nothing else.
@@ -8,7 +9,7 @@ import contextlib
 import json
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ _MAGIC = b"shardmill tokenizer\n"
 _CHECKSUM_BYTES = 16
 
 Array = npt.NDArray[Any]
+What = Literal["tokenizer", "token-bytes"]
 
 
 def from_model(model: Model) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -40,10 +42,10 @@ def to_model(facts: dict[str, Any], arrays: dict[str, Array]) -> Model:
     return Model.restored(facts, tokens=tokens, ids=arrays["ids"], **some)
 
 
-def read(cache: Path, digest: str) -> tuple[dict[str, Any], dict[str, Array]] | None:
+def read(cache: Path, digest: str, what: What = "tokenizer") -> tuple[dict[str, Any], dict[str, Array]] | None:
     """The facts and arrays that were stored for a tokenizer of this digest, by these versions."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        data = _file(cache, digest).read_bytes()
+        data = _file(cache, digest, what).read_bytes()
         content = memoryview(data)[:-_CHECKSUM_BYTES]
         if data.startswith(_MAGIC) and xxhash.xxh3_128_digest(content) == data[-_CHECKSUM_BYTES:]:
             end = data.index(b"\n", len(_MAGIC))
@@ -53,13 +55,13 @@ def read(cache: Path, digest: str) -> tuple[dict[str, Any], dict[str, Array]] | 
     return None
 
 
-def write(cache: Path, digest: str, facts: dict[str, Any], arrays: dict[str, Array]) -> None:
+def write(cache: Path, digest: str, facts: dict[str, Any], arrays: dict[str, Array], what: What = "tokenizer") -> None:
     shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
     header = json.dumps({"key": _key(digest), "facts": facts, "arrays": shapes}).encode()
     content = b"".join([_MAGIC, header, b"\n", *(array.tobytes() for array in arrays.values())])
     with contextlib.suppress(ShardmillError, OSError):
         storage.make_folder(cache)
-        storage.write_whole(_file(cache, digest), content + xxhash.xxh3_128_digest(content))
+        storage.write_whole(_file(cache, digest, what), content + xxhash.xxh3_128_digest(content))
 
 
 def _arrays(shapes: dict[str, Any], content: memoryview) -> dict[str, Array]:
@@ -76,5 +78,5 @@ def _key(digest: str) -> str:
     return f"{VERSION} / {native.version()} / tokenizers {metadata.version('tokenizers')} / {digest}"
 
 
-def _file(cache: Path, digest: str) -> Path:
-    return cache / f"tokenizer-{digest[:24]}.bin"
+def _file(cache: Path, digest: str, what: What = "tokenizer") -> Path:
+    return cache / f"{what}-{digest[:24]}.bin"

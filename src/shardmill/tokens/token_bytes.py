@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from shardmill.errors import InputError
 from shardmill.system.names import show
+from shardmill.tokens import stored
 from shardmill.tokens.compile import byte_alphabet
 from shardmill.tokens.tokenizer import Tokenizer
 
@@ -48,7 +49,7 @@ def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes | None:
         sizes = np.zeros(tokenizer.size, np.uint16)
         sizes[tokenizer.model.ids] = np.diff(tokenizer.model.tokens.offsets)
         return TokenBytes(sizes=sizes, rule="exact")
-    return _of_json(tokenizer.source, tokenizer.size, tokenizer.digest)
+    return _kept(tokenizer.cache, tokenizer.source, tokenizer.size, tokenizer.digest)
 
 
 def read_token_bytes(data: bytes, path: str) -> Sizes:
@@ -63,7 +64,18 @@ def read_token_bytes(data: bytes, path: str) -> Sizes:
 
 
 @lru_cache(maxsize=2)
-def _of_json(source: Path, size: int, _digest: str) -> TokenBytes | None:
+def _kept(cache: Path | None, source: Path, size: int, digest: str) -> TokenBytes | None:
+    """The table from the cache folder; otherwise it is made, which takes up to a second, and stored there."""
+    found = stored.read(cache, digest, "token-bytes") if cache else None
+    if found is not None:
+        return TokenBytes(sizes=found[1]["sizes"], rule=found[0]["rule"])
+    made = _of_json(source, size)
+    if cache and made is not None:
+        stored.write(cache, digest, {"rule": made.rule}, {"sizes": made.sizes}, "token-bytes")
+    return made
+
+
+def _of_json(source: Path, size: int) -> TokenBytes | None:
     config = json.loads(source.read_bytes())
     model, added = config["model"], config.get("added_tokens") or []
     vocabulary = model["vocab"]

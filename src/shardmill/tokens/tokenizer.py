@@ -120,6 +120,8 @@ class Tokenizer:
     """What our engine needs to know of it, or why that engine cannot run it."""
     memory: int
     """The most bytes that loading it takes, here and in the reference."""
+    cache: Path | None = field(default=None, repr=False, compare=False)
+    """Where what is made of it is kept."""
 
     @property
     def family(self) -> Family:
@@ -271,8 +273,8 @@ def _kept(cache: Path | None, name: str, source: Path, digest: str, make: Callab
         cuts = Cuts(facts.pop("family"), adjacent=arrays["adjacent"])
         compiled = facts.pop("model")
         compiled = compiled if isinstance(compiled, str) else stored.to_model(compiled, arrays)
-        return Tokenizer(name=name, source=source, digest=digest, cuts=cuts, model=compiled, **facts)
-    made = make()
+        return Tokenizer(name=name, source=source, digest=digest, cuts=cuts, model=compiled, cache=cache, **facts)
+    made = replace(make(), cache=cache)
     if cache:
         if not isinstance(made.model, str):
             made = replace(made, model=native.with_live(made.model))
