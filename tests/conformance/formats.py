@@ -18,6 +18,8 @@ else:
     from backports import zstd
 
 SEPARATOR = "<|mark|>"
+NUL = "\ue000"
+"""What stands for a NUL while the csv module writes, since that of Python 3.10 cannot."""
 
 
 def text(documents):
@@ -36,8 +38,8 @@ def table(documents, delimiter=",", **options):
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter=delimiter, **options)
     writer.writerow(["id", "text"])
-    writer.writerows(enumerate(documents))
-    return out.getvalue().encode()
+    writer.writerows(enumerate(document.replace("\0", NUL) for document in documents))
+    return out.getvalue().replace(NUL, "\0").encode()
 
 
 def columns(documents, kind=None):

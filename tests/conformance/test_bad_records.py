@@ -104,6 +104,50 @@ def test_a_bad_line_stops_the_job_or_is_left_out(bad, choices):
         assert (reject.location.line, reject.location.byte) == (3, 17) and BAD[bad] in reject.reason
 
 
+# The json of each Python says it in its own words, and rejects.jsonl is among the bytes that may not differ (I1).
+WORDS = {
+    b'{"text": "a"': "a comma or } expected, at byte 12 of the line",
+    b'{"text": "a': "the line ends inside a string, at byte 11 of the line",
+    b'{"text": "a"} x': "the end of the line expected, at byte 14 of the line",
+    b'{"text": "a",}': "a field name expected, at byte 13 of the line",
+    b'{"text": "\xc3\xa9\t"}': "control character or invalid escape in a string, at byte 12 of the line",
+    b"{'text': 'a'}": "a field name or } expected, at byte 1 of the line",
+    b'{"text" "a"}': "a colon expected, at byte 8 of the line",
+    b'{"text": "a", "n": 01}': "a value expected, at byte 19 of the line",
+    b'{"text": "a", "n": [1,]}': "a value expected, at byte 22 of the line",
+    b"text": "an object expected, at byte 0 of the line",
+    b'{"n": ' * 300 + b"[" * 300 + b'"a", }': "a value expected, at byte 2,105 of the line",
+}
+
+
+@pytest.mark.parametrize("bad", WORDS, ids=lambda bad: bad[:30].decode())
+def test_what_is_wrong_with_a_line_is_told_in_the_same_words_on_every_python(bad):
+    got = mill_files({"a.jsonl": lines(GOOD[0], bad, GOOD[1])}, val_fraction=0, on_error="skip")
+    assert [reject.reason for reject in got.rejects] == [f"is not JSON: {WORDS[bad]}"]
+    assert got.train == tokens(["one", "two"])
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"n":', b"}"), (b'[{"text": "]", "n":', b"}]")])
+@pytest.mark.parametrize("where", [(), ("id == 7",)])
+def test_lines_may_be_nested_900_deep_on_every_python_however_long_they_are(opening, closing, where, choices):
+    """Python's json goes as deep as its version, and the calls in progress, allow."""
+    text = "deep" + " " * (100 if choices else 0)
+
+    def line(levels):
+        times, more = divmod(levels - 1, len(closing))  # the record itself is a level
+        inside = opening * times + (b"[]" if more else b"0") + closing * times
+        return b'{"text": "' + text.encode() + b'", "id": 7, "n": ' + inside + b"}"
+
+    data = lines(*map(line, (65, 500, 501, 502, 899, 900, 901, 1000, 1001, 20_000)))
+    got = mill_files({"a.jsonl": data}, val_fraction=0, on_error="skip", where=where, **choices)
+    assert got.train == tokens([text] * 6)
+    assert [reject.location.line for reject in got.rejects] == [7, 8, 9, 10]
+    assert {reject.reason for reject in got.rejects} == {"is nested more than 900 deep"}
+    if where:
+        unwanted = mill_files({"a.jsonl": data}, val_fraction=0, on_error="skip", where=("id != 7",), **choices)
+        assert (unwanted.counts["documents_filtered"], len(unwanted.rejects)) == (6, 4)
+
+
 @pytest.mark.parametrize("fine", FINE, ids=lambda fine: fine[:30].decode("latin-1"))
 def test_what_pythons_json_reads_is_read(fine, choices):
     data = lines(GOOD[0], fine + b" " * (100 if choices else 0), GOOD[1])
@@ -240,6 +284,32 @@ def test_rows_longer_than_a_run_are_taken_apart_as_pythons_csv_does(count):
             good += not isinstance(results[0], str)
             broken += isinstance(results[0], str)
     assert good > count / 4 and broken > count / 20
+
+
+def test_a_nul_is_a_character_like_others_in_a_table(choices):
+    """The csv module of Python 3.10 refuses it."""
+    rows = ["a\0b", "\0", '\0,"\0"\n\0', "\ud7ff\ue000", "long \0 row " * 20, "é\0\udcff"]
+    quoted = ['"' + row.replace('"', '""') + '"' for row in rows]
+    data = "i\0d,text\0\n" + "".join(f"7\0,{row}\n" for row in quoted) + "8\0,no\n\0\n"
+    data = data.encode("utf-8", "surrogateescape")
+    asked = {"val_fraction": 0, "field": "text\0", "where": ("`i\0d` == '7\0'",)}
+    got = mill_files({"a.csv": data}, on_error="skip", **asked, **choices)
+    assert got.train == tokens(rows[:-1])
+    assert [reject.location.line for reject in got.rejects] == [8, 10]
+    assert "is not UTF-8" in got.rejects[0].reason and "has 1 columns" in got.rejects[1].reason
+    assert got.counts["documents_filtered"] == 1
+    with pytest.raises(InputError, match="there is no column 'text'; the file has: i\0d, text\0\\. Choose"):
+        mill_files({"a.csv": data}, val_fraction=0)
+
+
+def test_what_is_wrong_with_a_header_is_told_in_the_same_words_on_every_python():
+    for header, words in {
+        b"id\rx,text\n": "there is a line break in a value without quotes",
+        b'"id"x,text\n': "',' expected after '\"'",
+        b'"id,text\n': "unexpected end of data",
+    }.items():
+        got = mill_files({"a.csv": header + b"1,one\n", "b.txt": b"x"}, val_fraction=0, on_error="skip")
+        assert [reject.reason for reject in got.rejects] == [f"cannot read the header: {words}"]
 
 
 @pytest.mark.parametrize("limit", [10, 50, 131072])

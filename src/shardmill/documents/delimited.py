@@ -30,6 +30,9 @@ _LONGEST_HEADER = 1 << 20
 _QUOTE = ord('"')
 _INSIDE = re.compile(b'(?:[^"]+|"")*')
 _UNCLOSED = "a quote is not closed"
+_LINE_BREAK = "there is a line break in a value without quotes"
+# What csv gets in place of a NUL, which that of Python 3.10 refuses. Nothing else is decoded to it.
+_NUL = "\ud800"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +154,9 @@ def _columns(source: Any, ends: list[int], rules: TextRules) -> tuple[int, ...] 
     try:
         names = next(source, None)
     except csv.Error as e:
-        return Broken(f"cannot read the header: {e}")
+        # What csv says of a line break is another sentence in Python 3.13.
+        reason = _LINE_BREAK if str(e).startswith("new-line character") else e
+        return Broken(f"cannot read the header: {reason}")
     if ends[-1] >= _LONGEST_HEADER:
         return Broken(f"the header is longer than {_LONGEST_HEADER:,} bytes")
     if names is None:
@@ -159,6 +164,7 @@ def _columns(source: Any, ends: list[int], rules: TextRules) -> tuple[int, ...] 
     if not names:
         return Broken("the header is a blank line")
     try:
+        names = [name.replace(_NUL, "\0") for name in names]
         return tuple(_column(names, name, "--where" if i else "--column") for i, name in enumerate(wanted))
     except Broken as e:
         return e
@@ -191,20 +197,20 @@ def _rows(table: _Table, here: Position) -> tuple[list[Row], Position]:
                 value = _too_few(len(values), table)
                 if len(values) > table.column:
                     wanted = table.rules.where is None or table.wants(dict(enumerate(values)))
-                    value = values[table.column].encode("utf-8", "surrogateescape") if wanted else None
+                    value = _encoded(values[table.column]) if wanted else None
                 rows.append(Row(at=at, line=here.record + done, value=value))
             at, done = following, source.line_num
     return rows, Position(file=here.file, offset=at, record=here.record + done) if done else here
 
 
 def _parsed(data: bytes, newline: bytes, delimiter: str) -> tuple[Any, list[int]]:
-    """A csv.reader of data, and where each of the lines that it has read ends, after the beginning of the first."""
+    """A csv.reader of data, with _NUL for NUL, and where each of the lines that it has read ends, after the beginning of the first."""
     ends = [0]
 
     def lines() -> Iterator[str]:
         while (at := ends[-1]) < len(data):
             ends.append(data.find(newline, at) + 1 or len(data))
-            yield data[at : ends[-1]].decode("utf-8", "surrogateescape")
+            yield data[at : ends[-1]].decode("utf-8", "surrogateescape").replace("\0", _NUL)
 
     return csv.reader(lines(), delimiter=delimiter, strict=True), ends
 
@@ -288,7 +294,7 @@ class _LongRow:
             if byte not in b"\r\n":
                 raise Broken(wrong)
             self._cursor.step()
-            wrong = "there is a line break in a value without quotes"
+            wrong = _LINE_BREAK
             if byte == self._table.newline[0]:
                 return
         if damage_of(self._table.reader) is not None:
@@ -301,9 +307,14 @@ def _boundary(raw: bytes) -> int:
     return len(raw) - 1 if quotes % 2 else character_boundary(raw, len(raw))
 
 
+def _encoded(value: str) -> bytes:
+    """The bytes of a value that csv has read."""
+    return value.replace(_NUL, "\0").encode("utf-8", "surrogateescape")
+
+
 def _readable(value: str) -> str:
     """With U+FFFD for each byte that is not UTF-8."""
-    return value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return value if value.isascii() else _encoded(value).decode("utf-8", "replace")
 
 
 def _character(raw: bytes) -> int:

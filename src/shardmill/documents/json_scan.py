@@ -1,13 +1,16 @@
 """One line of JSON of any length → the string in one field, or the values that --where asks for, in bounded memory.
 
 The line is parsed a window at a time, and so is its string unescaped when it is read. This is for lines that are too
-long to hold, and for those longer than a block with which something is wrong.
+long to hold, and for those with which something is wrong: in which words they are refused, and how deep they may be
+nested, must not depend on the Python.
 """
 
 import json
 import re
 from collections.abc import Callable
 from typing import cast
+
+import numpy as np
 
 from shardmill.documents import utf8
 from shardmill.documents.long_values import Cursor, ValueReader
@@ -17,6 +20,8 @@ from shardmill.documents.where import VALUE_BYTES, Value, Where, integer
 from shardmill.io.reading import Reader
 
 DEPTH = 900
+# Python's json takes this much in every version. Up to 3.11 it gives up at 1,000, calls in progress included.
+_SHALLOW = 500
 _LONGEST_NAME = 64 << 10
 _NAMES_SHOWN = 20
 _SPACE = re.compile(rb"[ \t\r]*")
@@ -25,8 +30,10 @@ _ESCAPE_BYTES = 6
 _PLAIN = re.compile(rb'(?:[^"\\\x00-\x1f]+|' + _ESCAPE.pattern + rb")*")
 _SCALAR = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null|NaN|-?Infinity")
 _SCALAR_BYTES = re.compile(rb"[-+.0-9A-Za-z]*")
+_NO_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^][{}"]+', re.DOTALL)
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _END = "$"
+_NONE = "?"
 _KINDS = {"{": "an object", "[": "a list", '"': "a string", "t": "true", "f": "false", "n": "null", "0": "a number"}
 """What a value is, by the first byte of its token; 0 stands for all numbers."""
 _VALUE = "".join(_KINDS)
@@ -42,6 +49,15 @@ _EXPECTED = {
     _END: "the end of the line",
 }
 """The kinds of token that may come next, and what to call them."""
+
+
+def is_deep(line: str) -> bool:
+    """Whether a line is nested deeper than Python's json may be asked to go."""
+    if line.count("[") + line.count("{") <= _SHALLOW:
+        return False
+    brackets = np.frombuffer(_NO_BRACKETS.sub("", line).encode(), np.uint8)
+    levels = np.cumsum(np.where(np.isin(brackets, list(b"[{")), 1, -1))
+    return bool(levels.max(initial=0) > _SHALLOW)
 
 
 def find_string(reader: Reader, span: tuple[int, int], path: tuple[str, ...]) -> tuple[int, int]:
@@ -82,7 +98,7 @@ def _read_value(reader: Reader, kind: str, span: tuple[int, int]) -> Value:
     if kind != '"':
         return cast(Value, json.loads(raw, parse_int=integer))
     raw = raw if len(raw) == span[1] - span[0] else raw[: _boundary(raw)]
-    return _unquoted(raw.decode("utf-8", "replace"))
+    return unquoted(raw.decode("utf-8", "replace"))
 
 
 class _Scan:
@@ -108,7 +124,7 @@ class _Scan:
             if kind not in expected:
                 if not stack and kind in _VALUE and expected != _END:
                     raise Broken("is not an object")
-                raise self._broken(f"{_EXPECTED[expected]} expected", start)
+                raise self._broken(f"{_EXPECTED[expected]} expected", start - (kind == '"'))
             if kind == _END:
                 return
             if kind == ":":
@@ -140,7 +156,7 @@ class _Scan:
                 expected = f",{stack[-1][0]}" if stack else _END
 
     def _token(self) -> tuple[str, int, int]:
-        """The kind of the next token, and where it is, a string without its quotes."""
+        """The kind of the next token, and where it is, a string without its quotes; _NONE if it is no token of JSON."""
         self._cursor.skip(_SPACE)
         start, byte = self._cursor.position, self._cursor.peek()
         if byte is None:
@@ -153,7 +169,7 @@ class _Scan:
             return '"', start + 1, self._cursor.position - 1
         word = self._cursor.match(_SCALAR_BYTES, _LONGEST_NAME)
         if not word or not _SCALAR.fullmatch(word):
-            raise self._broken("not a value", start)
+            return _NONE, start, start
         return (chr(byte) if byte in b"tfn" else "0"), start, self._cursor.position
 
     def _string(self) -> None:
@@ -179,7 +195,7 @@ class _Scan:
         """Whether a key is the next name of the path."""
         if level < 0 or end - start > _LONGEST_NAME:
             return False
-        name = _unquoted(self._reader.read(start, end - start).decode("utf-8", "replace"))
+        name = unquoted(self._reader.read(start, end - start).decode("utf-8", "replace"))
         if level == len(self._path) - 1 and len(self.names) <= _NAMES_SHOWN:
             self.names.append(name)
         return name == self._path[level]
@@ -198,7 +214,7 @@ def missing(path: tuple[str, ...], names: list[str]) -> str:
 def string_reader(reader: Reader, span: tuple[int, int], *, replace: bool) -> ValueReader:
     """The text of the JSON string whose content is at [start, end)."""
     return ValueReader(
-        reader, span, _boundary, lambda raw, _, replace: decoded(raw, _unquoted, replace), replace=replace
+        reader, span, _boundary, lambda raw, _, replace: decoded(raw, unquoted, replace), replace=replace
     )
 
 
@@ -217,7 +233,8 @@ def decoded(raw: bytes, parse: Callable[[str], str], replace: bool) -> tuple[byt
     return lenient.encode(), lenient.count("\ufffd") - before
 
 
-def _unquoted(content: str) -> str:
+def unquoted(content: str) -> str:
+    """The text of a JSON string, from what is between its quotes."""
     return str(json.loads('"' + content + '"'))
 
 

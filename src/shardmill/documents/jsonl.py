@@ -1,7 +1,8 @@
 """A file of JSON lines → Parts of whole lines, and the text in one field of each.
 
-The reader only finds where lines end; the workers parse them: by C (native), and by Python's json what is unusual.
-A line that is longer than a Part is parsed by the reader, and its text is cut into Parts as a text file is.
+The reader only finds where lines end; the workers parse them: by C (native), by Python's json what is unusual, and by
+json_scan what is deep or not JSON. A line that is longer than a Part is parsed by the reader, and its text is cut into
+Parts as a text file is.
 """
 
 import json
@@ -176,9 +177,12 @@ def _long_line(
 
 def _is_wanted(line: bytes, where: Where) -> bool:
     """Whether a line passes the filter; one that is not a JSON object does, to be refused as such."""
+    text = line.decode("utf-8", "replace")
+    if json_scan.is_deep(text):
+        return json_scan.is_wanted(BytesReader("", line), (0, len(line)), where)
     try:
-        record = json.loads(line.decode("utf-8", "replace"), parse_int=integer)
-    except (ValueError, RecursionError):
+        record = json.loads(text, parse_int=integer)
+    except ValueError:
         return True
     return not isinstance(record, dict) or where.test([_inside(record, field) for field in where.fields])
 
@@ -198,21 +202,37 @@ def _texts(
     return native.Examined(Strings.of([b""] * count), np.ones(count, np.bool_), False, None)
 
 
+class _NotRead(Broken):
+    """Python's json cannot read it, or not in every version."""
+
+
 def _parse(line: bytes, path: tuple[str, ...], *, replace: bool) -> tuple[bytes, int] | None:
     """A line that the C declined; a blank one is not a record, but has a number."""
-    return json_scan.decoded(line, lambda line: exact(line, path), replace) if line.strip(b" \t\r") else None
+    if not line.strip(b" \t\r"):
+        return None
+    try:
+        return json_scan.decoded(line, lambda line: exact(line, path), replace)
+    except _NotRead:
+        return _scanned(line, path, replace=replace)
+
+
+def _scanned(line: bytes, path: tuple[str, ...], *, replace: bool) -> tuple[bytes, int]:
+    try:
+        start, end = json_scan.find_string(BytesReader("", line), (0, len(line)), path)
+    except Broken as e:
+        raise Broken(f"{e}{_ONE_VALUE}") if line.strip() in (b"[", b"{", b"[{") else e from None
+    return json_scan.decoded(line[start:end], json_scan.unquoted, replace)
 
 
 def exact(line: str, path: tuple[str, ...]) -> str:
     """The text in a field, as Python's json has it, with every reason to refuse it looked for. Raises Broken."""
+    if json_scan.is_deep(line):
+        raise _NotRead("is deep")
     try:
         # An object is a tuple of its pairs, so that a repeated name is seen; numbers may be too large to compute.
         value: Any = json.loads(line, object_pairs_hook=tuple, parse_int=lambda _: 0, parse_float=lambda _: 0)
-    except json.JSONDecodeError as e:
-        hint = _ONE_VALUE if line.strip() in ("[", "{", "[{") else ""
-        raise Broken(f"is not JSON: {e.msg}, at character {e.pos:,} of the line{hint}") from None
-    except RecursionError:
-        raise Broken(f"is nested more than {json_scan.DEPTH} deep") from None
+    except json.JSONDecodeError:
+        raise _NotRead("is not JSON") from None
     name = ".".join(path)
     for depth, key in enumerate(path):
         if not isinstance(value, tuple):

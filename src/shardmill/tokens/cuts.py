@@ -51,6 +51,8 @@ _PLAIN = frozenset(range(0x21, 0x7F))  # bytes of visible ASCII
 _INVALID, _OTHER_LETTER, _LOWER, _UPPER, _MODIFIER, _NUMBER, _MARK, _SPACE, _SYMBOL, _UNSURE = range(10)
 _LETTERS = (_OTHER_LETTER, _LOWER, _UPPER, _MODIFIER)
 _TABLE_SIZE = 0x30000
+# Had one category until Unicode 13, which Python 3.10 has, and has another since.
+_RECLASSIFIED = "\u1734"
 _SPACES_TRIED = 64
 
 
@@ -327,6 +329,7 @@ def _kinds() -> npt.NDArray[np.uint8]:
             table[point] = names.get(category) or names.get(category[0]) or _UNSURE
     for start, stop in ((0x1F300, 0x1F650), (0x1F680, 0x1F700), (0x1F900, 0x1FA00)):
         table[start:stop] = _SYMBOL
+    table[[ord(c) for c in _RECLASSIFIED]] = _UNSURE
     table[[ord(c) for c in _WHITESPACE]] = _SPACE
     table[0xD800:0xE000] = _INVALID
     return table
