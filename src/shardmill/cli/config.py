@@ -158,8 +158,5 @@ def _save(file: Path, ctx: click.Context) -> None:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):  # as JSON, except that TOML escapes DEL too
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return json.dumps(value)
+    """As JSON, except that TOML escapes DEL too."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -140,11 +140,7 @@ def _try_engine(name: str) -> dict[str, Any]:
 
 
 def _measure_machine(found: Findings) -> None:
-    found.machine = {
-        "cores": machine.cores(),
-        "memory": machine.memory(),
-        "available_memory": machine.available_memory(),
-    }
+    found.machine = {name: getattr(machine, name)() for name in ("cores", "memory", "available_memory")}
     if machine.memory() < _LITTLE_MEMORY:
         found.advice.append(
             f"this process may use {size(machine.memory())} of memory, which is little; raise the limit of the container or job, or pass --workers 1"

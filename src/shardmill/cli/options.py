@@ -161,6 +161,11 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print the result
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 
 
+def choice(flag: str, words: Sequence[str], help: str) -> Decorator:
+    """An option that takes one of these words, by default the first."""
+    return click.option(flag, type=click.Choice(words), default=words[0], show_default=True, help=help)
+
+
 def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
     """The option for a field. settings override what follows from it."""
     field = {field.name: field for field in dataclasses.fields(kind)}[name]

@@ -8,7 +8,7 @@ import click
 
 import shardmill
 from shardmill.cli.console import plural, print_json, say
-from shardmill.cli.options import COUNT, as_json, options, taken
+from shardmill.cli.options import COUNT, as_json, choice, options, taken
 from shardmill.spec import Claims
 from shardmill.system.names import show
 
@@ -30,21 +30,13 @@ Examples:
 )
 @click.argument("source", metavar="FOLDER")
 @click.option("--length", type=COUNT, required=True, help="Tokens per row, that is the context length.")
-@click.option(
-    "--strategy",
-    type=click.Choice(["best-fit"]),
-    default="best-fit",
-    show_default=True,
-    help="The longest documents first, each into the fullest row that has room for it.",
-)
-@click.option(
+@choice("--strategy", ["best-fit"], "The longest documents first, each into the fullest row that has room for it.")
+@choice(
     "--long",
-    type=click.Choice(list(_LONG)),
-    default="fragment",
-    show_default=True,
-    help="Documents longer than a row: cut them into several rows, keep only the first row of each, or leave them out.",
+    [*_LONG],
+    "Documents longer than a row: cut them into several rows, keep only the first row of each, or leave them out.",
 )
-@click.option("--split", type=click.Choice(["train", "val"]), default="train", show_default=True, help="Which tokens.")
+@choice("--split", ["train", "val"], "Which tokens.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides the order of the rows.")
 @click.option(
     "--window",
