@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardmill.job.estimate import Estimate
@@ -168,18 +169,17 @@ def estimate_lines(found: "Estimate") -> list[str]:
     ]
 
 
-def summary(result: "Result", told: tuple[str, ...]) -> list[str]:
+def summary(result: "Result", told: tuple[str, ...]) -> "Iterator[str]":
     """told: the notes that were shown before the work."""
     from shardmill.record.input_list import total_bytes
 
     made, counts, run = result.manifest, result.manifest.counts, result.run
-    lines = []
     if result.already_complete:
-        lines.append(f"{result.output} is already complete; pass --overwrite to prepare it again")
+        yield f"{result.output} is already complete; pass --overwrite to prepare it again"
     for file in made.files[:_SHOWN_FILES]:
-        lines.append(f"{result.output}/{file.name}  {file.tokens:,} tokens, {size(file.bytes)}")
+        yield f"{result.output}/{file.name}  {file.tokens:,} tokens, {size(file.bytes)}"
     if len(made.files) > _SHOWN_FILES:
-        lines.append(f"and {len(made.files) - _SHOWN_FILES:,} more files, {made.tokens:,} tokens in all")
+        yield f"and {len(made.files) - _SHOWN_FILES:,} more files, {made.tokens:,} tokens in all"
     limited = counts.input_bytes < (total_bytes(made.job["inputs"]) or 0)
     each = bytes_per_token(made)
     read = "up to the limit" if limited else f"{size(counts.input_bytes)} of input"
@@ -187,19 +187,14 @@ def summary(result: "Result", told: tuple[str, ...]) -> list[str]:
     rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""
     filtered = f", {counts.documents_filtered:,} filtered out by --where" if counts.documents_filtered else ""
     unsampled = f", {counts.documents_unsampled:,} not in the sample" if counts.documents_unsampled else ""
-    lines.append(
-        f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}{filtered}{unsampled}), {read}"
-    )
+    yield f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}{filtered}{unsampled}), {read}"
     if run:
         if run["resumed_bytes"]:
-            lines.append(f"resumed at {size(run['resumed_bytes'])}")
-        lines.append(
-            f"{duration(run['seconds'])}{'' if limited else ', ' + speed(run['bytes_per_second'])}, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, engine {run['engine']}"
-        )
-    lines += [f"note: {note}" for note in result.notes if note not in told]
+            yield f"resumed at {size(run['resumed_bytes'])}"
+        yield f"{duration(run['seconds'])}{'' if limited else ', ' + speed(run['bytes_per_second'])}, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, engine {run['engine']}"
+    yield from (f"note: {note}" for note in result.notes if note not in told)
     if made.files:
-        lines.append(f"load it: {load_line(result.output, made)}")
-    return lines
+        yield f"load it: {load_line(result.output, made)}"
 
 
 def load_line(output: "Path | str", made: "Manifest") -> str:

@@ -5,6 +5,7 @@ import os
 import platform
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,23 +179,19 @@ def _try_cache(found: Findings) -> None:
         )
 
 
-def _lines(found: Findings) -> list[str]:
-    speed, engine = found.disk["bytes_per_second"], found.engine
+def _lines(found: Findings) -> Iterator[str]:
+    engine, rate = found.engine, found.disk["bytes_per_second"]
     libraries = ", ".join(f"{name} {version or 'missing'}" for name, version in found.versions.items())
-    lines = [
-        f"versions   {libraries}",
-        f"engine     {engine['version']} ({engine['cpu_path']}), installed from {engine['installed_from']}",
-    ]
+    yield f"versions   {libraries}"
+    yield f"engine     {engine['version']} ({engine['cpu_path']}), installed from {engine['installed_from']}"
     for name, tried in engine["tokenizers"].items():
         verdict = "same tokens as its reference" if tried["ok"] else "FAILS"
-        lines.append(f"           {name} on {tried['engine']}: {verdict}")
+        yield f"           {name} on {tried['engine']}: {verdict}"
     for extra, there in found.extras.items():
-        lines.append(f"extra      {extra}: " + ("installed" if there else f"missing; pip install 'shardmill[{extra}]'"))
-    lines += [
-        f"machine    {plural(found.machine['cores'], 'core')}, {size(found.machine['memory'])} of memory, {size(found.machine['available_memory'])} available",
-        f"disk       {show(found.disk['folder'])}: {size(found.disk['free_bytes'])} free, "
-        + (f"{speed / 1e6:,.0f} MB/s" if speed else "cannot be written to"),
-        f"cache      {show(found.cache['folder'])}" + ("" if found.cache["writable"] else ": cannot be written to"),
-    ]
-    lines += [f"advice     {advice}" for advice in found.advice]
-    return lines + [f"PROBLEM    {problem}" for problem in found.problems]
+        yield f"extra      {extra}: " + ("installed" if there else f"missing; pip install 'shardmill[{extra}]'")
+    yield f"machine    {plural(found.machine['cores'], 'core')}, {size(found.machine['memory'])} of memory, {size(found.machine['available_memory'])} available"
+    speed = f"{rate / 1e6:,.0f} MB/s" if rate else "cannot be written to"
+    yield f"disk       {show(found.disk['folder'])}: {size(found.disk['free_bytes'])} free, {speed}"
+    yield f"cache      {show(found.cache['folder'])}" + ("" if found.cache["writable"] else ": cannot be written to")
+    yield from (f"advice     {advice}" for advice in found.advice)
+    yield from (f"PROBLEM    {problem}" for problem in found.problems)

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -193,22 +194,17 @@ def _corpus_lines(corpus: "Corpus") -> list[str]:
     ]
 
 
-def _split_lines(corpus: "Corpus", split: "Statistics") -> list[str]:
-    lines = [f"{split.split:<10} {split.tokens:,} tokens in {plural(split.files, 'file')}"]
+def _split_lines(corpus: "Corpus", split: "Statistics") -> Iterator[str]:
+    yield f"{split.split:<10} {split.tokens:,} tokens in {plural(split.files, 'file')}"
     if (lengths := split.lengths) is not None:
-        lines.append(
-            f"           {plural(lengths.documents, 'document')} of {lengths.shortest:,} to {lengths.longest:,} tokens, {lengths.mean:,} on average"
-        )
+        yield f"           {plural(lengths.documents, 'document')} of {lengths.shortest:,} to {lengths.longest:,} tokens, {lengths.mean:,} on average"
         most = max((count for _, count in lengths.histogram), default=1)
-        lines += [
-            f"           {least:>12,} tokens and more  {'█' * max(1, round(30 * count / most))} {count:,}"
-            for least, count in lengths.histogram
-        ]
+        for least, count in lengths.histogram:
+            yield f"           {least:>12,} tokens and more  {'█' * max(1, round(30 * count / most))} {count:,}"
     if split.frequent:
         shares = [(token, 100 * count / split.counted_tokens) for token, count in split.frequent]
         names = ", ".join(f"{_spelled(corpus, token)!r} {share:.1f} %" for token, share in shares)
-        lines.append(f"           most frequent: {names}")
-    return lines
+        yield f"           most frequent: {names}"
 
 
 def _why_no_text(corpus: "Corpus") -> str:
