@@ -1,10 +1,10 @@
 """Token files of other programs → a Corpus, checked as far as the files themselves allow."""
 
-import dataclasses
 import io
+import itertools
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def _as_claimed(corpus: Corpus, claims: Claims) -> Corpus:
         raise UsageError(
             f"--eot-id {claims.eot_id:,}: the manifest in {show(corpus.folder)} says end-of-text {corpus.eot_side}, id {corpus.eot_id}, and a vocabulary of {size}; drop --eot-id"
         )
-    return dataclasses.replace(corpus, eot_id=claims.eot_id)
+    return replace(corpus, eot_id=claims.eot_id)
 
 
 def open_foreign(folder: Path, claims: Claims) -> Corpus:
@@ -183,7 +183,7 @@ def _read_shard(path: Path, found: Format, claims: Claims) -> _Shard:
         case "datatrove":
             shard, index = _checked(path, 0, _datatrove_dtype(path, claims)), path.with_name(path.name + ".index")
             ends_file = document_index.open_ends(_stored(index), shard.file.tokens) if index.exists() else None
-            return dataclasses.replace(shard, ends=ends_file)
+            return replace(shard, ends=ends_file)
         case _:
             return _checked(path, 0, _claimed_dtype(path, claims))
 
@@ -256,11 +256,8 @@ def _claimed_dtype(path: Path, claims: Claims) -> TokenType:
 
 def _split(name: SplitName, shards: list[_Shard], eot_id: int | None, side: str) -> Split:
     """The files in order; the document ends count only if every file has them."""
-    ends, base = [], 0
-    for shard in shards:
-        if shard.ends is not None:
-            ends.append(dataclasses.replace(shard.ends, base=base))
-        base += shard.file.tokens
+    bases = itertools.accumulate((shard.file.tokens for shard in shards), initial=0)
+    ends = [replace(shard.ends, base=base) for shard, base in zip(shards, bases) if shard.ends is not None]
     return Split(
         name=name,
         files=tuple(shard.file for shard in shards),

@@ -104,12 +104,9 @@ def verify(
     except (NotFound, OutputError) as e:
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=str(e)),))
     if made is None:
-        unfinished = fileset.size(journal.NAME) is not None
-        what = "there is none: " + (
-            "the job is not finished; run its command again to resume it"
-            if unfinished
-            else "this is not a finished result of shardmill"
-        )
+        what = "there is none: this is not a finished result of shardmill"
+        if fileset.size(journal.NAME) is not None:
+            what = "there is none: the job is not finished; run its command again to resume it"
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=what),))
     report = on_progress or (lambda _done, _total: None)
     listed: list[Shard | SidecarFile] = [*made.files, *made.sidecars]
@@ -178,24 +175,18 @@ def _scan(
     reader: Reader, start: int, end: int, header: int, dtype: TokenType, report: Callable[[int], None]
 ) -> tuple[str, int]:
     """The checksum of a segment as it is, even if it is short, and its largest id."""
-    checksum, largest = xxhash.xxh3_64(), -1
-    for data, at in _chunks(reader, start, end):
+    checksum, largest, at = xxhash.xxh3_64(), -1, start
+    while at < end and (data := reader.read(at, min(_CHUNK_BYTES, end - at))):
         checksum.update(data)
         # After a header of any length, a token may lie in two chunks: the checksum covers its bytes.
         first = header - at if at < header else (header - at) % dtype.itemsize
         whole = len(data) - (len(data) - first) % dtype.itemsize
         if whole > first:
             largest = max(largest, int(np.frombuffer(data[first:whole], dtype).max()))
-        report(at + len(data))
-    return checksum.hexdigest(), largest
-
-
-def _chunks(reader: Reader, start: int, end: int) -> Iterator[tuple[bytes, int]]:
-    at = start
-    while at < end and (data := reader.read(at, min(_CHUNK_BYTES, end - at))):
-        yield data, at
         at += len(data)
+        report(at)
         reader.done_until(at)
+    return checksum.hexdigest(), largest
 
 
 def _check_counts(made: Manifest) -> Iterator[Problem]:
