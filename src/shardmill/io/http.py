@@ -128,14 +128,9 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
 
     threading.Thread(target=run, name="shardmill-connect", daemon=True).start()
     if not wait([future], seconds).done:
-        future.add_done_callback(_close_late)
+        future.add_done_callback(lambda late: late.exception() or late.result().close())
         raise TransientError(f"no complete response within {seconds:.0f} s")
     return future.result()
-
-
-def _close_late(call: Future[Any]) -> None:
-    if call.exception() is None:
-        call.result().close()
 
 
 def _check_status(response: Any, file: RemoteFile) -> None:
