@@ -193,9 +193,7 @@ def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
 
 def options(kind: type, *names: str) -> Decorator:
     """Options for these fields, or for all that have a help text."""
-    wanted = names or [
-        field.name for field in dataclasses.fields(kind) if field.name in _HELP and field.name != "output"
-    ]
+    wanted = names or [name for name in hints_of(kind) if name in _HELP and name != "output"]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         for name in reversed(wanted):

@@ -63,11 +63,9 @@ def pack(source: str, strategy: str, split: Any, as_json: bool, **given: Any) ->
 
 
 def _summary(made: "Packing") -> list[str]:
-    more = made.rows / made.rows_at_once - 1
-    if made.rows == made.rows_at_once:
-        compared = "as few as packing all documents at once"
-    else:
-        compared = f"{more:.2%} more than packing all documents at once ({made.rows_at_once:,}); a larger --window takes fewer, and more memory"
+    compared = "as few as packing all documents at once"
+    if made.rows != made.rows_at_once:
+        compared = f"{made.rows / made.rows_at_once - 1:.2%} more than packing all documents at once ({made.rows_at_once:,}); a larger --window takes fewer, and more memory"
     return [
         f"{plural(made.documents, 'document')}, {made.tokens:,} tokens → {plural(made.rows, 'row')} of {made.length:,}",
         f"lost    {made.lost:,} tokens ({made.lost / made.tokens:.2%} of all)",

@@ -242,9 +242,8 @@ class Decompressed:
     def _where(self) -> str:
         """In numbers that do not depend on where reading began."""
         frame, text = self._frames[-1] if self._frames else (0, 0)
-        return f"after {self._end - text:,} bytes of text" + (
-            f" of the part at byte {frame:,} of the file" if frame else ""
-        )
+        part = f" of the part at byte {frame:,} of the file" if frame else ""
+        return f"after {self._end - text:,} bytes of text{part}"
 
     def _next_output(self) -> bytes:
         if self._member is not None and self._member.eof:

@@ -191,7 +191,8 @@ class Resolver:
             raise UsageError(f"{show(url)}: write it as hf://datasets/ORG/NAME/FOLDER, or …/NAME@REVISION/FOLDER")
         where = self._hub_fs.resolve_path(path)
         # One commit for the whole job: a push in the meantime changes nothing.
-        commit = HfApi().repo_info(where.repo_id, repo_type=where.repo_type, revision=where.revision).sha
+        hub = HfApi()
+        commit = hub.repo_info(where.repo_id, repo_type=where.repo_type, revision=where.revision).sha
         kind = {"dataset": "datasets/", "space": "spaces/"}.get(where.repo_type, "")
         typed = path[len(kind + where.repo_id) :]
         revision = typed[: len(typed) - len(where.path_in_repo)].rstrip("/") if typed.startswith("@") else ""
@@ -199,9 +200,7 @@ class Resolver:
 
         def address(name: str, _: dict[str, Any]) -> Address:
             inside = name.removeprefix(pinned + "/")
-            file = hf_hub_url(
-                where.repo_id, inside, repo_type=where.repo_type, revision=commit, endpoint=HfApi().endpoint
-            )
+            file = hf_hub_url(where.repo_id, inside, repo_type=where.repo_type, revision=commit, endpoint=hub.endpoint)
             return Address(url=file, headers=build_hf_headers(library_name="shardmill"))
 
         return Filesystem(

@@ -179,7 +179,7 @@ def _read_shard(path: Path, found: Format, claims: Claims) -> _Shard:
             if not index.exists():
                 raise InputError(f"{show(path)}: there is no {show(index.name)} next to it; Megatron needs both files")
             ends = document_index.open_megatron(_stored(index), _stored(path).size)
-            return _checked(path, 0, np.dtype(f"<u{ends.itemsize}"), ends=ends)
+            return replace(_checked(path, 0, np.dtype(f"<u{ends.itemsize}")), ends=ends)
         case "datatrove":
             shard, index = _checked(path, 0, _datatrove_dtype(path, claims)), path.with_name(path.name + ".index")
             ends_file = document_index.open_ends(_stored(index), shard.file.tokens) if index.exists() else None
@@ -219,9 +219,7 @@ def _read_llmc(path: Path) -> _Shard:
     )
 
 
-def _checked(
-    path: Path, offset: int, dtype: TokenType, *, announced: int | None = None, ends: EndsPart | None = None
-) -> _Shard:
+def _checked(path: Path, offset: int, dtype: TokenType, *, announced: int | None = None) -> _Shard:
     """A shard of raw integers after a header, which may announce their number."""
     file = _stored(path)
     tokens, rest = divmod(file.size - offset, dtype.itemsize)
@@ -233,7 +231,7 @@ def _checked(
         raise InputError(
             f"{show(path)}: has {file.size:,} bytes, not a multiple of {dtype.itemsize} ({dtype.name}); it was truncated, or the integers are of another width (--from-dtype)"
         )
-    return _Shard(path=path, file=TokenFile(file=file, offset=offset, tokens=tokens), dtype=dtype, ends=ends)
+    return _Shard(path=path, file=TokenFile(file=file, offset=offset, tokens=tokens), dtype=dtype)
 
 
 def _datatrove_dtype(path: Path, claims: Claims) -> TokenType:
