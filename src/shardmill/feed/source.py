@@ -5,7 +5,7 @@ import os
 import resource
 import time
 from ctypes import CDLL, c_int64, c_void_p
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ class _Descriptor:
     """An open file, closed with its last user: one thread may still read it when another has dropped it."""
 
     number: int
-    checked: float = field(default=-1.0)
+    checked: float = -1.0
 
     def __del__(self) -> None:
         os.close(self.number)

@@ -178,12 +178,11 @@ def _expand(pattern: str, search: _Search) -> Iterator[Found]:
         return
     else:
         found = _matches(pattern, search)
-    none, before = True, search.chooser.left_out.copy()
-    for file in found:
-        none = False
-        yield file
-    if none:
+    before = search.chooser.left_out.copy()
+    if (first := next(found, None)) is None:
         raise _nothing_taken(pattern, search.chooser.left_out - before)
+    yield first
+    yield from found
 
 
 def _matches(pattern: str, search: _Search) -> Iterator[Found]:
