@@ -104,13 +104,9 @@ def _unknown(key: str, names: dict[str, str], command: click.Command) -> str:
     plain = key.replace("-", "_")
     if any(option_of(plain) in param.opts for param in command.params):
         return f"{show(key)} is not part of a job; pass it on the command line"
-    close = difflib.get_close_matches(plain, names, 1)
-    remedy = (
-        f"did you mean {close[0].replace('_', '-')}?"
-        if close
-        else f"the options of {command.name} are known: shardmill {command.name} --help"
-    )
-    return f"{show(key)} is not known; {remedy}"
+    if close := difflib.get_close_matches(plain, names, 1):
+        return f"{show(key)} is not known; did you mean {close[0].replace('_', '-')}?"
+    return f"{show(key)} is not known; the options of {command.name} are known: shardmill {command.name} --help"
 
 
 def _typed(param: click.Parameter, value: Any, where: str, ctx: click.Context) -> Any:

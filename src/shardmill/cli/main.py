@@ -114,15 +114,9 @@ def prepare(overwrite: bool, dry_run: bool, progress: str, quiet: bool, as_json:
             spec, limits=limits, on_start=reporter.start, on_progress=reporter.update, overwrite=overwrite
         )
     if as_json:
-        print_json(
-            {
-                "output": str(result.output),
-                "already_complete": result.already_complete,
-                "manifest": json.loads(result.manifest.to_json()),
-                "run": result.run,
-                "notes": result.notes,
-            }
-        )
+        content = {name: getattr(result, name) for name in ("already_complete", "run", "notes")}
+        made = json.loads(result.manifest.to_json())
+        print_json({**content, "output": str(result.output), "manifest": made})
     if not quiet:
         say("\n".join(summary(result, reporter.notes)))
 

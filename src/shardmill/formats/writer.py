@@ -100,7 +100,7 @@ class FormatWriter:
     ) -> None:
         self._files, self._output = files, output
         self._splits = {split: ShardFiles(files, output, split, extra or {}, finished=finished) for split in SPLITS}
-        self._sidecars = sidecars_of(output, files, finished=finished)
+        self._sidecars = [*sidecars_of(output, files, finished=finished)]
 
     def append(
         self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance | None, text_bytes: int = 0

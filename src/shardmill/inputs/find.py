@@ -97,11 +97,8 @@ def _refuse_too_many(files: InputFiles, most_bytes: int | None) -> None:
 def _without_duplicates(files: InputFiles) -> InputFiles:
     """The first of each file. Only names whose hashes are equal are compared: a million would not fit in memory."""
     _real_folder.cache_clear()  # the current folder may have changed
-    hashes = np.fromiter(
-        (xxhash.xxh3_64_intdigest(_identity(file).encode("utf-8", "surrogatepass")) for file in files),
-        np.uint64,
-        len(files),
-    )
+    digests = (xxhash.xxh3_64_intdigest(_identity(file).encode("utf-8", "surrogatepass")) for file in files)
+    hashes = np.fromiter(digests, np.uint64, len(files))
     order = np.argsort(hashes, kind="stable")
     duplicate = np.zeros(len(files), np.bool_)
     seen: set[str] = set()

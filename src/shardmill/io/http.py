@@ -103,8 +103,7 @@ def connect(session: Any, file: RemoteFile, start: int, end: int | None) -> tupl
     timeouts = (CONNECT_SECONDS, SILENT_SECONDS)
     try:
         response = _within(
-            HEADER_SECONDS,
-            lambda: session.get(address.url, headers=headers, auth=auth, stream=True, timeout=timeouts),
+            HEADER_SECONDS, lambda: session.get(address.url, headers=headers, auth=auth, stream=True, timeout=timeouts)
         )
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as e:
         raise _no_response(file, e) from None  # the exception quotes the URL, with its signature

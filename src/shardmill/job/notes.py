@@ -172,11 +172,9 @@ def _about_result(job: Job, made: Manifest) -> Iterator[str]:
     counts = made.counts
     if job.rules.separator is not None and job.plain and counts.documents <= len(job.files):
         yield f"the separator {job.spec.separator!r} does not occur in the text; each file is one document"
-    why = (
-        "because exact cuts are not known for this tokenizer"
-        if job.tokenizer.family == "unknown"
-        else f"in text without an exact cut for {job.spec.max_run_bytes:,} bytes"
-    )
+    why = f"in text without an exact cut for {job.spec.max_run_bytes:,} bytes"
+    if job.tokenizer.family == "unknown":
+        why = "because exact cuts are not known for this tokenizer"
     if forced := counts.forced_cuts - job.rules.exact_border:  # one was asked for
         yield f"{forced:,} cuts were forced {why}; tokens there may differ from the reference's"
     if counts.replaced_characters:

@@ -227,12 +227,8 @@ def _rows(found: Format, target: Target, tokenizer: str) -> Output:
         raise UsageError("--format parquet: ids are int32, and rows say where documents end; drop --dtype and --index")
     dtype = registry.choose_dtype(found, 0, tokenizer, "auto")
     shard, sample = target.shard_tokens or found.shard_tokens, target.sample_tokens
-    return Output(
-        format=found,
-        shape=Shape(dtype=dtype, shard_tokens=shard, sample_tokens=sample),
-        index=sample is None,
-        tokenizer=tokenizer,
-    )
+    shape = Shape(dtype=dtype, shard_tokens=shard, sample_tokens=sample)
+    return Output(format=found, shape=shape, index=sample is None, tokenizer=tokenizer)
 
 
 def _dtype(corpus: Corpus, found: Format, target: Target, tokenizer: str) -> TokenType:
