@@ -85,14 +85,11 @@ _TYPES: dict[str, Any] = {
 }
 _ALIASES = {"field": ["--column"], "from_format": ["--from"]}
 _METAVARS = {
+    **dict.fromkeys(("output", "staging"), "FOLDER"),
+    **dict.fromkeys(("tokenizer", "field"), "NAME"),
+    **dict.fromkeys(("include", "exclude"), "GLOB"),
     "eot_id": "ID",
-    "output": "FOLDER",
-    "staging": "FOLDER",
-    "tokenizer": "NAME",
-    "field": "NAME",
     "eot_token": "TOKEN",
-    "include": "GLOB",
-    "exclude": "GLOB",
     "where": "CONDITION",
 }
 _HELP = {

@@ -30,12 +30,8 @@ _LARGEST_INDEX = 1 << 28
 # copying the tokens checks that none is negative.
 _MDS_TYPES = {"uint16": "<u2", "uint32": "<u4", "int32": "<u4", "uint64": "<u8", "int64": "<u8"}
 _LITDATA_TYPES = {
-    "no_header_tensor:20": "<u2",
-    "no_header_tensor:15": "<u4",
-    "no_header_tensor:16": "<u4",
-    "no_header_numpy:2": "<u4",
-    "no_header_numpy:5": "<u2",
-    "no_header_numpy:6": "<u4",
+    **dict.fromkeys(("no_header_tensor:20", "no_header_numpy:5"), "<u2"),
+    **dict.fromkeys(("no_header_tensor:15", "no_header_tensor:16", "no_header_numpy:2", "no_header_numpy:6"), "<u4"),
 }
 
 
