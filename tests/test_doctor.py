@@ -53,7 +53,7 @@ def test_an_engine_that_gives_other_tokens_is_found(monkeypatch):
 
     monkeypatch.setattr(Encoder, "encode", wrong)
     found = doctor.Findings()
-    doctor._try_engines(found)
+    found.problems += doctor._try_engines(found)
     assert len(found.problems) == 3 and all("different tokens" in problem for problem in found.problems)
 
 
@@ -61,8 +61,7 @@ def test_a_missing_library_and_missing_c_are_told(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "_LIBRARIES", ("numpy", "no-such-library"))
     monkeypatch.setattr(compiled, "_PACKAGE", tmp_path / "src/shardmill")
     found = doctor.Findings()
-    doctor._find_versions(found)
-    doctor._try_engines(found)
+    found.problems += [*doctor._find_versions(found), *doctor._try_engines(found)]
     assert found.versions["no-such-library"] is None and "no-such-library" in found.problems[0]
     assert "tokens/native/engine.so: is missing; reinstall: pip install" in found.problems[1]
 

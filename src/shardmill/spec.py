@@ -22,16 +22,7 @@ Engine = Literal["auto", "native", "reference"]
 ReferenceShare = Literal["sample", "all"]
 # Names of the formats in formats/registry.py, which is too slow to import for --help.
 OutputFormat = Literal[
-    "nanogpt",
-    "shards",
-    "build-nanogpt",
-    "llmc",
-    "modded-nanogpt",
-    "megatron",
-    "datatrove",
-    "olmo",
-    "mds",
-    "litdata",
+    "nanogpt", "shards", "build-nanogpt", "llmc", "modded-nanogpt", "megatron", "datatrove", "olmo", "mds", "litdata"
 ]
 TargetFormat = Literal[OutputFormat, "parquet"]
 """convert also writes rows for datasets of Hugging Face, which nothing here reads back."""

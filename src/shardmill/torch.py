@@ -5,10 +5,11 @@
 ...     loss = model(batch["input_ids"], batch["labels"])
 """
 
-import queue
-import threading
+import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from shardmill.feed.source import Source
 from shardmill.feed.windows import State, Windows, samples_of
 
 Tensors = dict[str, torch.Tensor]
-_POLL_SECONDS = 0.2
 
 
 class Dataset(_Dataset[Tensors]):  # type: ignore[misc]
@@ -116,35 +116,25 @@ class Loader:
         """Seconds that the trainer has waited for batches."""
 
     def __iter__(self) -> Iterator[Tensors]:
-        made: queue.Queue[Tensors | BaseException] = queue.Queue(self._ahead)
-        stop = threading.Event()
-        args = (self.sample, made, stop)
-        thread = threading.Thread(target=self._read, args=args, name="shardmill-loader", daemon=True)
-        thread.start()
+        coming: deque[Future[Tensors]] = deque()
+        firsts = itertools.count(self.sample, self.batch_size)
+        pool = ThreadPoolExecutor(1, thread_name_prefix="shardmill-loader")
         try:
             while True:
+                while len(coming) <= self._ahead:
+                    coming.append(pool.submit(self._read, next(firsts)))
                 began = time.perf_counter()
-                found = made.get()
+                found = coming.popleft().result()
                 self.waited += time.perf_counter() - began
-                if isinstance(found, BaseException):
-                    raise found
                 self.sample += self.batch_size
                 yield {name: values.to(self._device, non_blocking=True) for name, values in found.items()}
         finally:
-            stop.set()
-            thread.join()
+            pool.shutdown(cancel_futures=True)
 
-    def _read(self, sample: int, made: "queue.Queue[Tensors | BaseException]", stop: threading.Event) -> None:
-        try:
-            while not stop.is_set():
-                samples = samples_of(sample, self.batch_size, rank=self.rank, ranks=self.ranks)
-                found = _tensors(self.windows.batch(samples))
-                if self._device.type == "cuda":
-                    found = {name: values.pin_memory() for name, values in found.items()}
-                _put(made, found, stop)
-                sample += self.batch_size
-        except BaseException as e:  # raised where the batches are used
-            _put(made, e, stop)
+    def _read(self, first: int) -> Tensors:
+        samples = samples_of(first, self.batch_size, rank=self.rank, ranks=self.ranks)
+        found = _tensors(self.windows.batch(samples))
+        return {name: values.pin_memory() for name, values in found.items()} if self._device.type == "cuda" else found
 
     def state_dict(self) -> State:
         return self.windows.state(self.sample)
@@ -201,13 +191,3 @@ def _ranks(rank: int | None, ranks: int | None) -> tuple[int, int]:
 
 def _tensors(batch: dict[str, Any]) -> Tensors:
     return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in batch.items()}
-
-
-def _put(made: "queue.Queue[Any]", value: object, stop: threading.Event) -> None:
-    """Wait for room, unless the batches are no longer wanted."""
-    while not stop.is_set():
-        try:
-            made.put(value, timeout=_POLL_SECONDS)
-            return
-        except queue.Full:
-            continue

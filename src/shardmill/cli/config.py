@@ -104,13 +104,9 @@ def _unknown(key: str, names: dict[str, str], command: click.Command) -> str:
     plain = key.replace("-", "_")
     if any(option_of(plain) in param.opts for param in command.params):
         return f"{show(key)} is not part of a job; pass it on the command line"
-    close = difflib.get_close_matches(plain, names, 1)
-    remedy = (
-        f"did you mean {close[0].replace('_', '-')}?"
-        if close
-        else f"the options of {command.name} are known: shardmill {command.name} --help"
-    )
-    return f"{show(key)} is not known; {remedy}"
+    if close := difflib.get_close_matches(plain, names, 1):
+        return f"{show(key)} is not known; did you mean {close[0].replace('_', '-')}?"
+    return f"{show(key)} is not known; the options of {command.name} are known: shardmill {command.name} --help"
 
 
 def _typed(param: click.Parameter, value: Any, where: str, ctx: click.Context) -> Any:
@@ -158,8 +154,5 @@ def _save(file: Path, ctx: click.Context) -> None:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):  # as JSON, except that TOML escapes DEL too
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return json.dumps(value)
+    """As JSON, except that TOML escapes DEL too."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

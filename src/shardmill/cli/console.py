@@ -1,4 +1,4 @@
-"""What the terminal shows: the progress of a job, and numbers for people."""
+"""What the terminal shows: the progress of a job, its estimate and its result, and numbers for people."""
 
 import dataclasses
 import gc
@@ -9,10 +9,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from shardmill.job.estimate import Estimate
     from shardmill.job.intervals import Range
-    from shardmill.job.mill import Progress, Start
+    from shardmill.job.mill import Progress, Result, Start
     from shardmill.record.manifest import Manifest
 
 _FIRST_LINE_SECONDS = 3.0
@@ -21,6 +23,7 @@ _REDRAW_SECONDS = 0.1
 _WIDEST_BAR = 30
 _LEAST_BAR = 8
 _LEAST_WITH_BAR = 40
+_SHOWN_FILES = 10
 _live: "Reporter | None" = None
 """Whose line is on the terminal now."""
 
@@ -148,6 +151,50 @@ def progress_parts(now: "Progress") -> list[str]:
         return [size(now.input_bytes), *more]
     time_left = [f"{left((now.total_bytes - now.input_bytes) / rate)} left"] if rate else []
     return [*time_left, f"{size(now.input_bytes)} of {size(now.total_bytes)}", *more]
+
+
+def estimate_lines(found: "Estimate") -> list[str]:
+    exact = found.tokens.low == found.tokens.high
+    return [
+        f"input      {size(found.input_bytes)} in {plural(found.files, 'file')}",
+        f"documents  {spread(found.documents)}",
+        f"tokens     {spread(found.tokens)}"
+        + ("" if exact else f"  (95 % interval, from {size(found.sampled_bytes)} of samples)"),
+        f"output     {size(found.output_bytes.middle)} as {found.dtype}"
+        + ("" if exact else f", at most {size(found.output_bytes.high)}")
+        + f"; {size(found.free_bytes)} free",
+        f"memory     at most {size(found.memory)} with {plural(found.workers, 'worker')}",
+        f"time       about {duration(found.seconds)} with the engine {found.engine}",
+        *(f"note       {note}" for note in found.notes),
+    ]
+
+
+def summary(result: "Result", told: tuple[str, ...]) -> "Iterator[str]":
+    """told: the notes that were shown before the work."""
+    from shardmill.record.input_list import total_bytes
+
+    made, counts, run = result.manifest, result.manifest.counts, result.run
+    if result.already_complete:
+        yield f"{result.output} is already complete; pass --overwrite to prepare it again"
+    for file in made.files[:_SHOWN_FILES]:
+        yield f"{result.output}/{file.name}  {file.tokens:,} tokens, {size(file.bytes)}"
+    if len(made.files) > _SHOWN_FILES:
+        yield f"and {len(made.files) - _SHOWN_FILES:,} more files, {made.tokens:,} tokens in all"
+    limited = counts.input_bytes < (total_bytes(made.job["inputs"]) or 0)
+    each = bytes_per_token(made)
+    read = "up to the limit" if limited else f"{size(counts.input_bytes)} of input"
+    read += f", {each:.2f} bytes per token" if each else ""
+    rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""
+    filtered = f", {counts.documents_filtered:,} filtered out by --where" if counts.documents_filtered else ""
+    unsampled = f", {counts.documents_unsampled:,} not in the sample" if counts.documents_unsampled else ""
+    yield f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}{filtered}{unsampled}), {read}"
+    if run:
+        if run["resumed_bytes"]:
+            yield f"resumed at {size(run['resumed_bytes'])}"
+        yield f"{duration(run['seconds'])}{'' if limited else ', ' + speed(run['bytes_per_second'])}, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, engine {run['engine']}"
+    yield from (f"note: {note}" for note in result.notes if note not in told)
+    if made.files:
+        yield f"load it: {load_line(result.output, made)}"
 
 
 def load_line(output: "Path | str", made: "Manifest") -> str:

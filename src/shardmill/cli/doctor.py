@@ -5,6 +5,7 @@ import os
 import platform
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,8 @@ def doctor(output: str, as_json: bool) -> None:
     reference. 64 MiB are written to the disk, and removed again. The exit code is 0 only if everything works.
     """
     found = Findings()
-    _find_versions(found)
-    _try_engines(found)
-    _measure_machine(found)
-    _try_disk(found, output)
-    _try_cache(found)
+    found.problems += [*_find_versions(found), *_try_engines(found), *_try_disk(found, output), *_try_cache(found)]
+    found.advice += _measure_machine(found)
     content = {"ok": not found.problems, **dataclasses.asdict(found)}
     if not as_json:
         print("\n".join(_lines(found)))
@@ -82,7 +80,8 @@ def doctor(output: str, as_json: bool) -> None:
         print("everything works")
 
 
-def _find_versions(found: Findings) -> None:
+def _find_versions(found: Findings) -> Iterator[str]:
+    """What is installed; like the others, notes what it finds and yields the problems."""
     import importlib.metadata  # slow to import, and needed nowhere else
     import importlib.util
 
@@ -92,20 +91,20 @@ def _find_versions(found: Findings) -> None:
             found.versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found.versions[name] = None
-            found.problems.append(f"{name} is not installed; run: pip install --force-reinstall shardmill")
+            yield f"{name} is not installed; run: pip install --force-reinstall shardmill"
     found.extras = {extra: importlib.util.find_spec(module) is not None for extra, module in _EXTRAS.items()}
 
 
-def _try_engines(found: Findings) -> None:
+def _try_engines(found: Findings) -> Iterator[str]:
     """Every bundled tokenizer, on the engine that a job would choose, against its reference."""
     from shardmill.tokens import native
     from shardmill.tokens.tokenizer import ENCODINGS
 
-    found.problems += compiled.problems()
+    yield from (broken := compiled.problems())
     try:
         path = native.cpu_path()
     except ShardmillError as e:
-        found.problems += {str(e)} - {*found.problems}
+        yield from {str(e)} - {*broken}
         path = None
     source = (Path(shardmill.__file__).parents[2] / "pyproject.toml").is_file()
     tried = {}
@@ -114,14 +113,10 @@ def _try_engines(found: Findings) -> None:
             tried[name] = _try_engine(name)
         except Exception as e:  # whatever is broken: that is what is asked
             tried[name] = {"engine": None, "ok": False}
-            found.problems.append(
-                f"tokenizer {name} does not work ({type(e).__name__}: {show(str(e))}); reinstall shardmill"
-            )
+            yield f"tokenizer {name} does not work ({type(e).__name__}: {show(str(e))}); reinstall shardmill"
             continue
         if not tried[name]["ok"]:
-            found.problems.append(
-                f"tokenizer {name}: {tried[name]['engine']} and its reference give different tokens; pass --engine reference, and please report this"
-            )
+            yield f"tokenizer {name}: {tried[name]['engine']} and its reference give different tokens; pass --engine reference, and please report this"
     found.engine = {
         "version": native.version(),
         "cpu_path": path,
@@ -139,19 +134,14 @@ def _try_engine(name: str) -> dict[str, Any]:
     return {"engine": engines.name, "ok": tokens.tolist() == engines.reference.encode(_NASTY).tolist()}
 
 
-def _measure_machine(found: Findings) -> None:
-    found.machine = {
-        "cores": machine.cores(),
-        "memory": machine.memory(),
-        "available_memory": machine.available_memory(),
-    }
+def _measure_machine(found: Findings) -> Iterator[str]:
+    """Yields advice."""
+    found.machine = {name: getattr(machine, name)() for name in ("cores", "memory", "available_memory")}
     if machine.memory() < _LITTLE_MEMORY:
-        found.advice.append(
-            f"this process may use {size(machine.memory())} of memory, which is little; raise the limit of the container or job, or pass --workers 1"
-        )
+        yield f"this process may use {size(machine.memory())} of memory, which is little; raise the limit of the container or job, or pass --workers 1"
 
 
-def _try_disk(found: Findings, output: str) -> None:
+def _try_disk(found: Findings, output: str) -> Iterator[str]:
     folder = storage.existing(Path("." if is_url(output) else output))
     found.disk = {"folder": str(folder.resolve()), "free_bytes": storage.free_bytes(folder), "bytes_per_second": None}
     try:
@@ -163,12 +153,10 @@ def _try_disk(found: Findings, output: str) -> None:
             os.fsync(file.fileno())
             found.disk["bytes_per_second"] = round(_WRITTEN / (time.perf_counter() - started))
     except OSError as e:
-        found.problems.append(
-            f"{show(folder)}: {_WRITTEN >> 20} MiB cannot be written there ({e.strerror}); choose another folder with -o, or free some space"
-        )
+        yield f"{show(folder)}: {_WRITTEN >> 20} MiB cannot be written there ({e.strerror}); choose another folder with -o, or free some space"
 
 
-def _try_cache(found: Findings) -> None:
+def _try_cache(found: Findings) -> Iterator[str]:
     folder = limits_of({}).cache_folder()
     found.cache = {"folder": str(folder), "writable": True}
     try:
@@ -177,28 +165,22 @@ def _try_cache(found: Findings) -> None:
             pass
     except OSError as e:
         found.cache["writable"] = False
-        found.problems.append(
-            f"{show(folder)}: the cache folder cannot be written to ({e.strerror}); set XDG_CACHE_HOME to a folder that can"
-        )
+        yield f"{show(folder)}: the cache folder cannot be written to ({e.strerror}); set XDG_CACHE_HOME to a folder that can"
 
 
-def _lines(found: Findings) -> list[str]:
-    speed, engine = found.disk["bytes_per_second"], found.engine
+def _lines(found: Findings) -> Iterator[str]:
+    engine, rate = found.engine, found.disk["bytes_per_second"]
     libraries = ", ".join(f"{name} {version or 'missing'}" for name, version in found.versions.items())
-    lines = [
-        f"versions   {libraries}",
-        f"engine     {engine['version']} ({engine['cpu_path']}), installed from {engine['installed_from']}",
-    ]
+    yield f"versions   {libraries}"
+    yield f"engine     {engine['version']} ({engine['cpu_path']}), installed from {engine['installed_from']}"
     for name, tried in engine["tokenizers"].items():
         verdict = "same tokens as its reference" if tried["ok"] else "FAILS"
-        lines.append(f"           {name} on {tried['engine']}: {verdict}")
+        yield f"           {name} on {tried['engine']}: {verdict}"
     for extra, there in found.extras.items():
-        lines.append(f"extra      {extra}: " + ("installed" if there else f"missing; pip install 'shardmill[{extra}]'"))
-    lines += [
-        f"machine    {plural(found.machine['cores'], 'core')}, {size(found.machine['memory'])} of memory, {size(found.machine['available_memory'])} available",
-        f"disk       {show(found.disk['folder'])}: {size(found.disk['free_bytes'])} free, "
-        + (f"{speed / 1e6:,.0f} MB/s" if speed else "cannot be written to"),
-        f"cache      {show(found.cache['folder'])}" + ("" if found.cache["writable"] else ": cannot be written to"),
-    ]
-    lines += [f"advice     {advice}" for advice in found.advice]
-    return lines + [f"PROBLEM    {problem}" for problem in found.problems]
+        yield f"extra      {extra}: " + ("installed" if there else f"missing; pip install 'shardmill[{extra}]'")
+    yield f"machine    {plural(found.machine['cores'], 'core')}, {size(found.machine['memory'])} of memory, {size(found.machine['available_memory'])} available"
+    speed = f"{rate / 1e6:,.0f} MB/s" if rate else "cannot be written to"
+    yield f"disk       {show(found.disk['folder'])}: {size(found.disk['free_bytes'])} free, {speed}"
+    yield f"cache      {show(found.cache['folder'])}" + ("" if found.cache["writable"] else ": cannot be written to")
+    yield from (f"advice     {advice}" for advice in found.advice)
+    yield from (f"PROBLEM    {problem}" for problem in found.problems)

@@ -11,7 +11,7 @@ from shardmill.errors import ShardmillError
 _SENTENCE = re.compile(r"(?<=[^.\s]\. )(?=[A-Z])|\n(?=[A-Z])")
 
 
-class ResultError(Exception):
+class ResultError(ShardmillError):
     """A failure that has a result, such as the problems that verify found."""
 
     def __init__(self, error: ShardmillError, content: dict[str, Any]) -> None:

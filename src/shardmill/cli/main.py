@@ -9,27 +9,16 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 import shardmill
 from shardmill.cli.config import config_options, job_of
-from shardmill.cli.console import (
-    Reporter,
-    bytes_per_token,
-    duration,
-    load_line,
-    plural,
-    print_json,
-    say,
-    size,
-    speed,
-    spread,
-)
+from shardmill.cli.console import Reporter, estimate_lines, print_json, say, summary
 from shardmill.cli.doctor import doctor
 from shardmill.cli.failures import ResultError, fail
-from shardmill.cli.options import as_json, option, options, quiet
+from shardmill.cli.options import as_json, choice, option, options, quiet
 from shardmill.cli.pack import pack
 from shardmill.cli.results import COMMANDS
 from shardmill.cli.tokenizers import tokenizers
@@ -37,11 +26,6 @@ from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.spec import Limits, Spec
 from shardmill.system import machine
 
-if TYPE_CHECKING:
-    from shardmill.job.estimate import Estimate
-    from shardmill.job.mill import Result
-
-_SHOWN_FILES = 10
 _EXAMPLES = """
 \b
 Examples:
@@ -104,12 +88,10 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
 @_job_options
 @click.option("--overwrite", is_flag=True, help="Replace the token files and manifest.json if they exist.")
 @click.option("--dry-run", is_flag=True, help="Only show what the job would write and need, as estimate does.")
-@click.option(
+@choice(
     "--progress",
-    type=click.Choice(["auto", "json", "none"]),
-    default="auto",
-    show_default=True,
-    help="Progress on standard error. auto: a bar on a terminal, else a line after 3 s and then every 30 s; json: a JSON line every second.",
+    ["auto", "json", "none"],
+    "Progress on standard error. auto: a bar on a terminal, else a line after 3 s and then every 30 s; json: a JSON line every second.",
 )
 @quiet
 def prepare(overwrite: bool, dry_run: bool, progress: str, quiet: bool, as_json: bool, **given: Any) -> None:
@@ -132,17 +114,11 @@ def prepare(overwrite: bool, dry_run: bool, progress: str, quiet: bool, as_json:
             spec, limits=limits, on_start=reporter.start, on_progress=reporter.update, overwrite=overwrite
         )
     if as_json:
-        print_json(
-            {
-                "output": str(result.output),
-                "already_complete": result.already_complete,
-                "manifest": json.loads(result.manifest.to_json()),
-                "run": result.run,
-                "notes": result.notes,
-            }
-        )
+        content = {name: getattr(result, name) for name in ("already_complete", "run", "notes")}
+        made = json.loads(result.manifest.to_json())
+        print_json({**content, "output": str(result.output), "manifest": made})
     if not quiet:
-        say("\n".join(_summary(result, reporter.notes)))
+        say("\n".join(summary(result, reporter.notes)))
 
 
 @cli.command(epilog="\b\nExample:\n  shardmill estimate corpus/ -o /big/disk/data --tokenizer o200k_base")
@@ -180,10 +156,8 @@ def main() -> NoReturn:
             e.show()
             sys.exit(e.exit_code)
         fail(_usage(e), e.exit_code)
-    except ResultError as e:
-        fail(str(e), e.exit_code, e.content)
     except ShardmillError as e:
-        fail(str(e), e.exit_code)
+        fail(str(e), e.exit_code, e.content if isinstance(e, ResultError) else None)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -237,60 +211,10 @@ def _show_estimate(spec: Spec, limits: Limits, *, as_json: bool) -> None:
     from shardmill.job.estimate import refuse_without_space
 
     if not as_json:
-        print("\n".join(_estimate_lines(found)))
+        print("\n".join(estimate_lines(found)))
     try:
         refuse_without_space(spec, found)
     except ShardmillError as e:
         raise ResultError(e, dataclasses.asdict(found)) from e
     if as_json:
         print_json(dataclasses.asdict(found))
-
-
-def _estimate_lines(found: "Estimate") -> list[str]:
-    exact = found.tokens.low == found.tokens.high
-    return [
-        f"input      {size(found.input_bytes)} in {plural(found.files, 'file')}",
-        f"documents  {spread(found.documents)}",
-        f"tokens     {spread(found.tokens)}"
-        + ("" if exact else f"  (95 % interval, from {size(found.sampled_bytes)} of samples)"),
-        f"output     {size(found.output_bytes.middle)} as {found.dtype}"
-        + ("" if exact else f", at most {size(found.output_bytes.high)}")
-        + f"; {size(found.free_bytes)} free",
-        f"memory     at most {size(found.memory)} with {plural(found.workers, 'worker')}",
-        f"time       about {duration(found.seconds)} with the engine {found.engine}",
-        *(f"note       {note}" for note in found.notes),
-    ]
-
-
-def _summary(result: "Result", told: tuple[str, ...]) -> list[str]:
-    """told: the notes that were shown before the work."""
-    from shardmill.record.input_list import total_bytes
-
-    made, counts, run = result.manifest, result.manifest.counts, result.run
-    lines = []
-    if result.already_complete:
-        lines.append(f"{result.output} is already complete; pass --overwrite to prepare it again")
-    for file in made.files[:_SHOWN_FILES]:
-        lines.append(f"{result.output}/{file.name}  {file.tokens:,} tokens, {size(file.bytes)}")
-    if len(made.files) > _SHOWN_FILES:
-        lines.append(f"and {len(made.files) - _SHOWN_FILES:,} more files, {made.tokens:,} tokens in all")
-    limited = counts.input_bytes < (total_bytes(made.job["inputs"]) or 0)
-    each = bytes_per_token(made)
-    read = "up to the limit" if limited else f"{size(counts.input_bytes)} of input"
-    read += f", {each:.2f} bytes per token" if each else ""
-    rejected = f", {counts.documents_rejected:,} rejected: see rejects.jsonl" if counts.documents_rejected else ""
-    filtered = f", {counts.documents_filtered:,} filtered out by --where" if counts.documents_filtered else ""
-    unsampled = f", {counts.documents_unsampled:,} not in the sample" if counts.documents_unsampled else ""
-    lines.append(
-        f"{plural(counts.documents, 'document')} ({counts.documents_empty:,} empty{rejected}{filtered}{unsampled}), {read}"
-    )
-    if run:
-        if run["resumed_bytes"]:
-            lines.append(f"resumed at {size(run['resumed_bytes'])}")
-        lines.append(
-            f"{duration(run['seconds'])}{'' if limited else ', ' + speed(run['bytes_per_second'])}, peak memory {size(run['peak_memory'])} of {size(run['max_memory'])}, {plural(run['workers'], 'worker')}, engine {run['engine']}"
-        )
-    lines += [f"note: {note}" for note in result.notes if note not in told]
-    if made.files:
-        lines.append(f"load it: {load_line(result.output, made)}")
-    return lines

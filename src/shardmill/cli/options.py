@@ -85,14 +85,11 @@ _TYPES: dict[str, Any] = {
 }
 _ALIASES = {"field": ["--column"], "from_format": ["--from"]}
 _METAVARS = {
+    **dict.fromkeys(("output", "staging"), "FOLDER"),
+    **dict.fromkeys(("tokenizer", "field"), "NAME"),
+    **dict.fromkeys(("include", "exclude"), "GLOB"),
     "eot_id": "ID",
-    "output": "FOLDER",
-    "staging": "FOLDER",
-    "tokenizer": "NAME",
-    "field": "NAME",
     "eot_token": "TOKEN",
-    "include": "GLOB",
-    "exclude": "GLOB",
     "where": "CONDITION",
 }
 _HELP = {
@@ -161,6 +158,11 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print the result
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 
 
+def choice(flag: str, words: Sequence[str], help: str) -> Decorator:
+    """An option that takes one of these words, by default the first."""
+    return click.option(flag, type=click.Choice(words), default=words[0], show_default=True, help=help)
+
+
 def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
     """The option for a field. settings override what follows from it."""
     field = {field.name: field for field in dataclasses.fields(kind)}[name]
@@ -188,9 +190,7 @@ def option(kind: type, name: str, *aliases: str, **settings: Any) -> Decorator:
 
 def options(kind: type, *names: str) -> Decorator:
     """Options for these fields, or for all that have a help text."""
-    wanted = names or [
-        field.name for field in dataclasses.fields(kind) if field.name in _HELP and field.name != "output"
-    ]
+    wanted = names or [name for name in hints_of(kind) if name in _HELP and name != "output"]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         for name in reversed(wanted):

@@ -8,7 +8,7 @@ import click
 
 import shardmill
 from shardmill.cli.console import plural, print_json, say
-from shardmill.cli.options import COUNT, as_json, options, taken
+from shardmill.cli.options import COUNT, as_json, choice, options, taken
 from shardmill.spec import Claims
 from shardmill.system.names import show
 
@@ -30,21 +30,13 @@ Examples:
 )
 @click.argument("source", metavar="FOLDER")
 @click.option("--length", type=COUNT, required=True, help="Tokens per row, that is the context length.")
-@click.option(
-    "--strategy",
-    type=click.Choice(["best-fit"]),
-    default="best-fit",
-    show_default=True,
-    help="The longest documents first, each into the fullest row that has room for it.",
-)
-@click.option(
+@choice("--strategy", ["best-fit"], "The longest documents first, each into the fullest row that has room for it.")
+@choice(
     "--long",
-    type=click.Choice(list(_LONG)),
-    default="fragment",
-    show_default=True,
-    help="Documents longer than a row: cut them into several rows, keep only the first row of each, or leave them out.",
+    [*_LONG],
+    "Documents longer than a row: cut them into several rows, keep only the first row of each, or leave them out.",
 )
-@click.option("--split", type=click.Choice(["train", "val"]), default="train", show_default=True, help="Which tokens.")
+@choice("--split", ["train", "val"], "Which tokens.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides the order of the rows.")
 @click.option(
     "--window",
@@ -71,11 +63,9 @@ def pack(source: str, strategy: str, split: Any, as_json: bool, **given: Any) ->
 
 
 def _summary(made: "Packing") -> list[str]:
-    more = made.rows / made.rows_at_once - 1
-    if made.rows == made.rows_at_once:
-        compared = "as few as packing all documents at once"
-    else:
-        compared = f"{more:.2%} more than packing all documents at once ({made.rows_at_once:,}); a larger --window takes fewer, and more memory"
+    compared = "as few as packing all documents at once"
+    if made.rows != made.rows_at_once:
+        compared = f"{made.rows / made.rows_at_once - 1:.2%} more than packing all documents at once ({made.rows_at_once:,}); a larger --window takes fewer, and more memory"
     return [
         f"{plural(made.documents, 'document')}, {made.tokens:,} tokens → {plural(made.rows, 'row')} of {made.length:,}",
         f"lost    {made.lost:,} tokens ({made.lost / made.tokens:.2%} of all)",

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -12,7 +13,7 @@ import click
 import shardmill
 from shardmill.cli.console import Reporter, bytes_per_token, load_line, plural, print_json, say, size
 from shardmill.cli.failures import ResultError
-from shardmill.cli.options import COUNT, as_json, files, folders, limits_of, option, options, quiet, taken
+from shardmill.cli.options import COUNT, as_json, choice, files, folders, limits_of, option, options, quiet, taken
 from shardmill.errors import InputError, OutputError, UsageError
 from shardmill.spec import Claims, Limits, ReferenceShare, Spec, Target
 from shardmill.system.names import show
@@ -54,12 +55,10 @@ Examples:
     shell_complete=files,
     help="What the output was made from; repeatable.",
 )
-@click.option(
+@choice(
     "--reference",
-    type=click.Choice(get_args(ReferenceShare)),
-    default="sample",
-    show_default=True,
-    help="How much of the source to check with the reference tokenizer. All of it is tokenized and compared in any case.",
+    get_args(ReferenceShare),
+    "How much of the source to check with the reference tokenizer. All of it is tokenized and compared in any case.",
 )
 @_tokenizer
 @options(Limits, "workers", "max_memory")
@@ -186,31 +185,26 @@ COMMANDS = (verify, merge, convert, inspect)
 def _corpus_lines(corpus: "Corpus") -> list[str]:
     counts, tokenizer = corpus.manifest.counts, corpus.manifest.job["choices"].get("tokenizer")
     eot = f" each document, id {corpus.eot_id}" if corpus.eot_id is not None else ""
-    lines = [
+    each = bytes_per_token(corpus.manifest)
+    return [
         f"format     {corpus.format}, {corpus.dtype}; tokenizer {show(str(tokenizer))}",
         f"eot        {corpus.eot_side}{eot}",
         f"input      {size(counts.input_bytes)}, {plural(counts.documents, 'document')}",
+        f"tokens     {corpus.tokens:,}" + (f", {each:.2f} bytes of text each" if each else ""),
     ]
-    each = bytes_per_token(corpus.manifest)
-    return [*lines, f"tokens     {corpus.tokens:,}" + (f", {each:.2f} bytes of text each" if each else "")]
 
 
-def _split_lines(corpus: "Corpus", split: "Statistics") -> list[str]:
-    lines = [f"{split.split:<10} {split.tokens:,} tokens in {plural(split.files, 'file')}"]
+def _split_lines(corpus: "Corpus", split: "Statistics") -> Iterator[str]:
+    yield f"{split.split:<10} {split.tokens:,} tokens in {plural(split.files, 'file')}"
     if (lengths := split.lengths) is not None:
-        lines.append(
-            f"           {plural(lengths.documents, 'document')} of {lengths.shortest:,} to {lengths.longest:,} tokens, {lengths.mean:,} on average"
-        )
+        yield f"           {plural(lengths.documents, 'document')} of {lengths.shortest:,} to {lengths.longest:,} tokens, {lengths.mean:,} on average"
         most = max((count for _, count in lengths.histogram), default=1)
-        lines += [
-            f"           {least:>12,} tokens and more  {'█' * max(1, round(30 * count / most))} {count:,}"
-            for least, count in lengths.histogram
-        ]
+        for least, count in lengths.histogram:
+            yield f"           {least:>12,} tokens and more  {'█' * max(1, round(30 * count / most))} {count:,}"
     if split.frequent:
         shares = [(token, 100 * count / split.counted_tokens) for token, count in split.frequent]
         names = ", ".join(f"{_spelled(corpus, token)!r} {share:.1f} %" for token, share in shares)
-        lines.append(f"           most frequent: {names}")
-    return lines
+        yield f"           most frequent: {names}"
 
 
 def _why_no_text(corpus: "Corpus") -> str:

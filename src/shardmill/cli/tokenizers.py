@@ -75,9 +75,8 @@ def _sweep(*, as_json: bool) -> None:
     tables.look_in(folder)
     asked = [(kind, table["made_with"][0], tables.keep(folder, kind, table)) for kind, table in sweep.unknown()]
     if as_json:
-        print_json(
-            {"asked": [{"table": kind, "version": version} for kind, version, _ in asked], "folder": str(folder)}
-        )
+        tables_asked = [{"table": kind, "version": version} for kind, version, _ in asked]
+        print_json({"asked": tables_asked, "folder": str(folder)})
         return
     for kind, version, path in asked:
         print(f"{_SWEPT[kind]} of {version}: kept in {show(path)}")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import InputError, UsageError
-from shardmill.feed.order import Numbers
+from shardmill.feed.order import Numbers, runs
 from shardmill.feed.source import Mapped, Opened
 from shardmill.io import storage
 from shardmill.io.lock import in_turn
@@ -84,9 +84,7 @@ def begins_in(index: Mapped, starts: Numbers, length: int) -> Flags:
     ends = index.array
     first = np.searchsorted(ends, starts, side="right")
     last = np.searchsorted(ends, starts + length, side="left")
-    counts = last - first
-    rows = np.repeat(np.arange(len(starts)), counts)
-    inside = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows, inside = runs(last - first)
     at = ends[first[rows] + inside] - starts[rows]
     if len(at) and (at.min() <= 0 or at.max() >= length):
         raise InputError(

@@ -106,6 +106,4 @@ def _drawn(stage: Stage, which: int, seed: int, until: int) -> tuple[int, ...]:
     blocks, rest = divmod(until - stage.start, BLOCK)
     owner, _ = _pattern(stage.counts, key_of(seed, _PATTERN_KEY, which, blocks))
     begun = np.bincount(owner[:rest], minlength=len(stage.counts)).tolist()
-    return tuple(
-        before + blocks * count + more for before, count, more in zip(stage.before, stage.counts, begun, strict=True)
-    )
+    return tuple(before + blocks * count + more for before, count, more in zip(stage.before, stage.counts, begun))

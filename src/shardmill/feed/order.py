@@ -45,6 +45,12 @@ def permuted(numbers: Numbers, size: int, keys: Hashes | np.uint64) -> Numbers:
     return found.astype(np.int64)
 
 
+def runs(counts: Numbers) -> tuple[Numbers, Numbers]:
+    """Of items in runs of these lengths: the run of each, and its number in that run."""
+    of = np.repeat(np.arange(len(counts)), counts)
+    return of, np.arange(len(of)) - (np.cumsum(counts) - counts)[of]
+
+
 def _network(numbers: Hashes, a: np.uint64, b: np.uint64, keys: Hashes) -> Hashes:
     left, right = np.divmod(numbers, b)
     for number, round_key in enumerate(_ROUND_KEYS):

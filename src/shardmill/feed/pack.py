@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from shardmill.errors import UsageError
 from shardmill.feed.documents import refuse_unknown
-from shardmill.feed.order import Numbers, key_of, permuted
+from shardmill.feed.order import Numbers, key_of, permuted, runs
 from shardmill.feed.plan import GOES_ON, HEADER_BYTES, SPAN, LongDocuments, Packing
 from shardmill.feed.source import Opened, Source, open_source
 from shardmill.formats.output_files import OutputFiles
@@ -130,9 +130,8 @@ def _items(starts: Numbers, sizes: Numbers, made: Packing) -> tuple[Numbers, Num
     """What is packed: where documents, or parts of them no longer than a row, begin, their lengths, and which go on."""
     length, long = made.length, sizes > made.length
     if made.long == "fragment" and long.any():
-        parts = -(-sizes // length)
-        owner = np.repeat(np.arange(len(sizes)), parts)
-        before = (np.arange(len(owner)) - (np.cumsum(parts) - parts)[owner]) * length
+        owner, part = runs(-(-sizes // length))
+        before = part * length
         left = sizes[owner] - before
         return starts[owner] + before, np.minimum(left, length), left > length
     kept = (sizes > 0) & ~long if made.long == "drop" else sizes > 0

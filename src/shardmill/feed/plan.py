@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import InputError, OutputError, UsageError
-from shardmill.feed.order import Numbers
+from shardmill.feed.order import Numbers, runs
 from shardmill.feed.source import Mapped, Opened
 from shardmill.record.manifest import differences, dump, load
 from shardmill.record.untrusted import build
@@ -81,8 +81,8 @@ class Plan:
         counts = stops - firsts
         if (counts <= 0).any() or stops.max() > self.packing.spans:
             raise self._damaged()
-        row = np.repeat(np.arange(len(rows)), counts)
-        found = self._spans.array[np.arange(len(row)) - (np.cumsum(counts) - counts)[row] + firsts[row]]
+        row, inside = runs(counts)
+        found = self._spans.array[firsts[row] + inside]
         starts, sizes = found["start"].astype(np.int64), found["length"].astype(np.int64)
         lengths, goes_on = sizes & (GOES_ON - 1), sizes >= GOES_ON
         used = np.bincount(row, lengths, len(rows))

@@ -5,7 +5,7 @@ import os
 import resource
 import time
 from ctypes import CDLL, c_int64, c_void_p
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,10 @@ class Opened:
     def _content(self) -> str:
         digest = xxhash.xxh3_64()
         if self.corpus.foreign:
-            for file in self.files.files:
-                digest.update(f"{os.path.basename(file.path)} {file.tokens}".encode() + self.files.edges(file))
+            for found in self.files.files:
+                file, last = found.file, max(0, found.file.size - _EDGE_BYTES)
+                digest.update(f"{os.path.basename(file.path)} {found.tokens}".encode())
+                digest.update(file.read(0, _EDGE_BYTES) + file.read(last, _EDGE_BYTES))
         else:
             for shard in self.corpus.manifest.files:
                 if shard.split == self.split.name:
@@ -87,22 +89,12 @@ def open_source(source: Source) -> Opened:
     return Opened(source=source, corpus=corpus, split=split, files=TokenFiles(split))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _File:
-    """A token file as it was when it was opened first."""
-
-    path: str
-    offset: int
-    tokens: int
-    version: tuple[int, int]
-
-
 @dataclass(slots=True)
 class _Descriptor:
     """An open file, closed with its last user: one thread may still read it when another has dropped it."""
 
     number: int
-    checked: float = field(default=-1.0)
+    checked: float = -1.0
 
     def __del__(self) -> None:
         os.close(self.number)
@@ -116,14 +108,15 @@ class TokenFiles:
 
     def __init__(self, split: Split) -> None:
         self.dtype: TokenType = split.dtype
-        self.files: list[_File] = []
+        self.files: list[TokenFile] = []
         for file in split.files:
             if not isinstance(file, TokenFile):
                 raise UsageError(
                     f"{show(file.file.path)}: its samples vary in length; convert it first (shardmill convert)"
                 )
-            path = file.file.path
-            self.files.append(_File(path=path, offset=file.offset, tokens=file.tokens, version=_version(path)))
+            self.files.append(file)
+        self._versions = [_version(file.file.path) for file in self.files]
+        """Of the files when they were opened first."""
         offsets, counts = np.array([(file.offset, file.tokens) for file in self.files], np.int64).T
         self.tokens, self._ends = len(split), np.cumsum(counts)
         # Where token 0 of the split would lie if each file held all tokens before its own.
@@ -168,27 +161,21 @@ class TokenFiles:
             if len(self._open) >= self._most_open:
                 self._open.popitem()
             try:
-                found = _Descriptor(os.open(self.files[number].path, os.O_RDONLY | os.O_CLOEXEC))
+                found = _Descriptor(os.open(self.files[number].file.path, os.O_RDONLY | os.O_CLOEXEC))
             except OSError as e:
                 raise _changed(self.files[number], f"cannot be opened any more ({e.strerror})") from e
             self._open[number] = found
         if now - found.checked > _CHECK_SECONDS or found.checked < 0:
-            if _version(found.number) != self.files[number].version:
+            if _version(found.number) != self._versions[number]:
                 raise _changed(self.files[number], "was changed")
             found.checked = now
         return found
 
     def stamp(self) -> str:
         """Differs if any file is another one, or was changed."""
-        files = [(os.path.abspath(file.path), *file.version) for file in self.files]
+        paths = [os.path.abspath(file.file.path) for file in self.files]
+        files = [(path, *version) for path, version in zip(paths, self._versions, strict=True)]
         return xxhash.xxh3_64_hexdigest(repr(files).encode())
-
-    def edges(self, file: _File) -> bytes:
-        """The first and last bytes of a file."""
-        with open(file.path, "rb") as stream:
-            first = stream.read(_EDGE_BYTES)
-            stream.seek(max(0, file.version[0] - _EDGE_BYTES))
-            return first + stream.read(_EDGE_BYTES)
 
 
 def _read_spans(files: list[int], offsets: Numbers, sizes: Numbers, out: npt.NDArray[Any]) -> int:
@@ -244,7 +231,7 @@ def _version(file: str | Path | int) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _changed(file: _File, how: str) -> InputError:
+def _changed(file: TokenFile, how: str) -> InputError:
     return InputError(
-        f"{show(file.path)}: {how} since it was opened, so its rows are no longer those of this run; restore it, or open it again"
+        f"{show(file.file.path)}: {how} since it was opened, so its rows are no longer those of this run; restore it, or open it again"
     )

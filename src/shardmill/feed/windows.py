@@ -19,7 +19,6 @@ from shardmill.system.names import show
 
 Batch = dict[str, npt.NDArray[Any]]
 State = dict[str, Any]
-_PLACES = np.dtype("<u8")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +175,7 @@ class Windows:
             for document in range(first, last + 1):
                 begin = max(start, int(ends[document - 1]) if document else 0)
                 stop = min(start + length, int(ends[document]))
-                number, position = np.frombuffer(file.read(16 * document, 16), _PLACES).tolist()
+                number, position = np.frombuffer(file.read(16 * document, 16), "<u8").tolist()
                 found.append(
                     Origin(
                         corpus=self._names[corpus],

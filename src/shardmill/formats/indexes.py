@@ -36,20 +36,18 @@ class Sidecar(Protocol):
         """All documents have been added, and these shards hold them. Written again after a kill, with the same bytes."""
 
 
-def sidecars_of(output: Output, files: OutputFiles, *, finished: bool) -> list[Sidecar]:
-    sidecars: list[Sidecar] = []
+def sidecars_of(output: Output, files: OutputFiles, *, finished: bool) -> Iterator[Sidecar]:
     match output.format.name:
         case "megatron":
-            sidecars.append(MegatronIndex(files, output, finished=finished))
+            yield MegatronIndex(files, output, finished=finished)
         case "datatrove":
-            sidecars.append(DatatroveIndex(files, output))
+            yield DatatroveIndex(files, output)
         case "olmo":
-            sidecars.append(OlmoRows(files, output, finished=finished))
+            yield OlmoRows(files, output, finished=finished)
         case "mds" | "litdata":
-            sidecars.append(ShardList(files, output))
+            yield ShardList(files, output)
     if output.index:
-        sidecars.append(DocumentIndex(files, output))
-    return sidecars
+        yield DocumentIndex(files, output)
 
 
 class DocumentIndex:

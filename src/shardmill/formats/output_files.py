@@ -351,19 +351,21 @@ class _CheckedFile:
 
     def verify(self) -> None:
         """Hash the last, incomplete segment again, and check that it is what was written."""
-        if self._unverified is not None:
-            state, self._unverified = self._unverified, None
-            self._resume(state)
+        state, self._unverified = self._unverified, None
+        if state is None:
+            return
+        self._checksums = list(state.checksums)
+        for data in self.read(len(state.checksums) * SEGMENT_BYTES, state.bytes):
+            self._add(memoryview(data))
+        if self.state() != state:
+            self.growing.close()
+            raise _changed(self.growing.path)
 
     def state(self) -> FileState:
         if self._unverified is not None:
             return self._unverified
-        begun = self._room < SEGMENT_BYTES
-        return FileState(
-            bytes=self.growing.bytes,
-            checksums=tuple(self._checksums),
-            tail=self._hash.hexdigest() if begun else None,
-        )
+        tail = self._hash.hexdigest() if self._room < SEGMENT_BYTES else None
+        return FileState(bytes=self.growing.bytes, checksums=tuple(self._checksums), tail=tail)
 
     def _add(self, data: memoryview) -> None:
         while data.nbytes >= self._room:
@@ -374,14 +376,6 @@ class _CheckedFile:
             self._room = SEGMENT_BYTES
         self._hash.update(data)
         self._room -= data.nbytes
-
-    def _resume(self, state: FileState) -> None:
-        self._checksums = list(state.checksums)
-        for data in self.read(len(state.checksums) * SEGMENT_BYTES, state.bytes):
-            self._add(memoryview(data))
-        if self.state() != state:
-            self.growing.close()
-            raise _changed(self.growing.path)
 
     def read(self, at: int, until: int) -> Iterator[bytes]:
         while at < until and (data := self.growing.read(at, min(_CHUNK_BYTES, until - at))):

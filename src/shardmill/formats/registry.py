@@ -206,19 +206,41 @@ def llmc_header(count: int, shape: Shape) -> bytes:
 
 
 _ALIGNED = "it starts every batch at an end-of-text token, so there must be one before each document"
-_LLMC = Format(
+_BUILD_NANOGPT = Format(
+    name="build-nanogpt",
+    trainer="build-nanogpt",
+    file="edufineweb_{split}_{number:06}.npy",
+    load='data_root = "{folder}"  # DataLoaderLite in train_gpt2.py',
+    batch=64 * 1024 + 1,
+    batch_name="B × T + 1",
+    shard_tokens=_SHARD_TOKENS,
+    eot_side="before",
+    first_shard_is_val=True,
+    header=lambda count, shape: npy_header(count, shape.dtype.str),
+)
+_LLMC = dataclasses.replace(
+    _BUILD_NANOGPT,
     name="llmc",
     trainer="llm.c",
     file="fineweb_{split}_{number:06}.bin",
     load='./train_gpt2cu -i "{folder}/fineweb_train_*.bin" -j "{folder}/fineweb_val_*.bin"',
     batch=4 * 1024 + 1,
-    batch_name="B × T + 1",
-    shard_tokens=_SHARD_TOKENS,
-    eot_side="before",
-    first_shard_is_val=True,
     header=llmc_header,
     least_last=True,
     max_shard_bytes=_INT32,
+)
+_MDS = Format(
+    name="mds",
+    trainer="mosaicml-streaming, LLM Foundry",
+    file="{split}/shard.{number:05}.mds",
+    load='StreamingDataset(local="{folder}", split="train", batch_size=8)',
+    shard_tokens=_STREAMED_TOKENS,
+    header=mds_litdata.mds_header,
+    least_last=True,
+    sample_tokens=2048,
+    max_shard_bytes=_UINT32,
+    sidecars={"{split}/index.json": "shards"},
+    bytes_per_shard=320,
 )
 FORMATS: dict[str, Format] = {
     found.name: found
@@ -237,18 +259,7 @@ FORMATS: dict[str, Format] = {
             file="{split}-{number:05}.bin",
             load='np.memmap("{folder}/train-00000.bin", dtype=np.{dtype}, mode="r")',
         ),
-        Format(
-            name="build-nanogpt",
-            trainer="build-nanogpt",
-            file="edufineweb_{split}_{number:06}.npy",
-            load='data_root = "{folder}"  # DataLoaderLite in train_gpt2.py',
-            batch=64 * 1024 + 1,
-            batch_name="B × T + 1",
-            shard_tokens=_SHARD_TOKENS,
-            eot_side="before",
-            first_shard_is_val=True,
-            header=lambda count, shape: npy_header(count, shape.dtype.str),
-        ),
+        _BUILD_NANOGPT,
         _LLMC,
         dataclasses.replace(
             _LLMC,
@@ -289,30 +300,15 @@ FORMATS: dict[str, Format] = {
             bytes_per_document=24 + 80,
             bytes_at_the_end=80,
         ),
-        Format(
-            name="mds",
-            trainer="mosaicml-streaming, LLM Foundry",
-            file="{split}/shard.{number:05}.mds",
-            load='StreamingDataset(local="{folder}", split="train", batch_size=8)',
-            shard_tokens=_STREAMED_TOKENS,
-            header=mds_litdata.mds_header,
-            least_last=True,
-            sample_tokens=2048,
-            max_shard_bytes=_UINT32,
-            sidecars={"{split}/index.json": "shards"},
-            bytes_per_shard=320,
-        ),
-        Format(
+        _MDS,
+        dataclasses.replace(
+            _MDS,
             name="litdata",
             trainer="litdata, LitGPT",
             file="{split}/chunk-0-{number:01}.bin",
             load='StreamingDataset("{folder}/train", item_loader=TokensLoader(block_size={sample}))',
-            shard_tokens=_STREAMED_TOKENS,
             header=mds_litdata.litdata_header,
-            least_last=True,
             sample_tokens=2049,  # LitGPT takes one token more than its context, the last target
-            max_shard_bytes=_UINT32,
-            sidecars={"{split}/index.json": "shards"},
             bytes_per_shard=110,
         ),
     )

@@ -100,7 +100,7 @@ class FormatWriter:
     ) -> None:
         self._files, self._output = files, output
         self._splits = {split: ShardFiles(files, output, split, extra or {}, finished=finished) for split in SPLITS}
-        self._sidecars = sidecars_of(output, files, finished=finished)
+        self._sidecars = [*sidecars_of(output, files, finished=finished)]
 
     def append(
         self, split: SplitName, ids: Tokens, ends: Positions, places: Provenance | None, text_bytes: int = 0
@@ -135,9 +135,7 @@ class FormatWriter:
 
     def text(self) -> dict[SplitName, SplitText]:
         """How much text was written to each split."""
-        return {
-            split: SplitText(bytes=grown.text_bytes, documents=grown.documents) for split, grown in self._splits.items()
-        }
+        return {name: SplitText(bytes=each.text_bytes, documents=each.documents) for name, each in self._splits.items()}
 
     def _bytes_of(self, ids: Tokens) -> int:
         known = token_bytes_of(self._output.vocabulary) if self._output.vocabulary is not None else None

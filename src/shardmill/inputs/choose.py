@@ -81,8 +81,7 @@ class Chooser:
 
     def leave_out(self, kind: str) -> bool:
         with self._lock:
-            known = kind in self.left_out or len(self.left_out) < _MOST_KINDS
-            self.left_out[kind if known else _OTHERS] += 1
+            _count(kind, self.left_out)
         return False
 
 
@@ -124,9 +123,12 @@ def found(files: InputFiles) -> str:
         return show(files[0].path)
     kinds: Counter[str] = Counter()
     for path in files.paths:
-        kind = kind_of(path)
-        kinds[kind if kind in kinds or len(kinds) < _MOST_KINDS else _OTHERS] += 1
+        _count(kind_of(path), kinds)
     return listed(kinds)
+
+
+def _count(kind: str, kinds: Counter[str]) -> None:
+    kinds[kind if kind in kinds or len(kinds) < _MOST_KINDS else _OTHERS] += 1
 
 
 def listed(kinds: Counter[str]) -> str:

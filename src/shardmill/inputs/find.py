@@ -97,11 +97,8 @@ def _refuse_too_many(files: InputFiles, most_bytes: int | None) -> None:
 def _without_duplicates(files: InputFiles) -> InputFiles:
     """The first of each file. Only names whose hashes are equal are compared: a million would not fit in memory."""
     _real_folder.cache_clear()  # the current folder may have changed
-    hashes = np.fromiter(
-        (xxhash.xxh3_64_intdigest(_identity(file).encode("utf-8", "surrogatepass")) for file in files),
-        np.uint64,
-        len(files),
-    )
+    digests = (xxhash.xxh3_64_intdigest(_identity(file).encode("utf-8", "surrogatepass")) for file in files)
+    hashes = np.fromiter(digests, np.uint64, len(files))
     order = np.argsort(hashes, kind="stable")
     duplicate = np.zeros(len(files), np.bool_)
     seen: set[str] = set()
@@ -178,12 +175,11 @@ def _expand(pattern: str, search: _Search) -> Iterator[Found]:
         return
     else:
         found = _matches(pattern, search)
-    none, before = True, search.chooser.left_out.copy()
-    for file in found:
-        none = False
-        yield file
-    if none:
+    before = search.chooser.left_out.copy()
+    if (first := next(found, None)) is None:
         raise _nothing_taken(pattern, search.chooser.left_out - before)
+    yield first
+    yield from found
 
 
 def _matches(pattern: str, search: _Search) -> Iterator[Found]:

@@ -146,12 +146,8 @@ class Decompressed:
         self, source: Reader, kind: Compression, *, max_window: int = LEAST_WINDOW, spool: str | None = None
     ) -> None:
         self.path = source.path
-        self._spool = spool
-        self._source = source
-        self._kind = kind
-        self._max_window = max_window
-        self._done = 0
-        self._jump = (0, 0)
+        self._source, self._kind, self._max_window, self._spool = source, kind, max_window, spool
+        self._done, self._jump = 0, (0, 0)
         self._head = b""
         self.until: tuple[int, int] | None = None
         """(frame, bytes): the text ends this many bytes after the start of the frame at that byte of the file."""
@@ -239,17 +235,15 @@ class Decompressed:
         if data:
             self._buffer.append(data)
         if self._taken[-1][1] == self._read:
-            self._taken[-1] = (self._end, self._read)
-        else:
-            self._taken.append((self._end, self._read))
+            self._taken.pop()
+        self._taken.append((self._end, self._read))
         self._drop()
 
     def _where(self) -> str:
         """In numbers that do not depend on where reading began."""
         frame, text = self._frames[-1] if self._frames else (0, 0)
-        return f"after {self._end - text:,} bytes of text" + (
-            f" of the part at byte {frame:,} of the file" if frame else ""
-        )
+        part = f" of the part at byte {frame:,} of the file" if frame else ""
+        return f"after {self._end - text:,} bytes of text{part}"
 
     def _next_output(self) -> bytes:
         if self._member is not None and self._member.eof:

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,9 +114,25 @@ class RemoteFiles:
         return None if size is None else self.read(name, 0, size)
 
     def read(self, name: str, offset: int, length: int) -> bytes:
+        """By an idle reader near this offset, or a new one, which then belongs to this call alone."""
         file = self._file(name)
-        with self._reader(name, file, offset) as reader:
-            return reader.read(offset, length)
+        with self._lock:
+            self._session = self._session or new_session()
+            near = next((idle for idle in self._idle if idle[0] == name and idle[1].near(offset)), None)
+            if near is not None:
+                self._idle.remove(near)
+        reader = near[1] if near is not None else RemoteReader(file, session=self._session)
+        try:
+            data = reader.read(offset, length)
+        except BaseException:
+            reader.close()
+            raise
+        with self._lock:
+            self._idle.append((name, reader))
+            oldest = self._idle.pop(0) if len(self._idle) > _IDLE_READERS else None
+        if oldest is not None:
+            oldest[1].close()
+        return data
 
     def open(self, name: str) -> RemoteReader:
         return RemoteReader(self._file(name))
@@ -133,26 +148,6 @@ class RemoteFiles:
         if self._versions.setdefault(name, found.version) != found.version:
             raise InputError(f"{show(self.path(name))}: was replaced since it was opened; open it again")
         return found
-
-    @contextmanager
-    def _reader(self, name: str, file: RemoteFile, offset: int) -> Iterator[RemoteReader]:
-        """An idle reader near this offset, or a new one, for the caller alone."""
-        with self._lock:
-            self._session = self._session or new_session()
-            near = next((idle for idle in self._idle if idle[0] == name and idle[1].near(offset)), None)
-            if near is not None:
-                self._idle.remove(near)
-        reader = near[1] if near is not None else RemoteReader(file, session=self._session)
-        try:
-            yield reader
-        except BaseException:
-            reader.close()
-            raise
-        with self._lock:
-            self._idle.append((name, reader))
-            oldest = self._idle.pop(0) if len(self._idle) > _IDLE_READERS else None
-        if oldest is not None:
-            oldest[1].close()
 
     def __del__(self) -> None:
         for _, reader in getattr(self, "_idle", ()) if getattr(self, "_pid", 0) == os.getpid() else ():

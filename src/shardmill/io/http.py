@@ -103,8 +103,7 @@ def connect(session: Any, file: RemoteFile, start: int, end: int | None) -> tupl
     timeouts = (CONNECT_SECONDS, SILENT_SECONDS)
     try:
         response = _within(
-            HEADER_SECONDS,
-            lambda: session.get(address.url, headers=headers, auth=auth, stream=True, timeout=timeouts),
+            HEADER_SECONDS, lambda: session.get(address.url, headers=headers, auth=auth, stream=True, timeout=timeouts)
         )
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as e:
         raise _no_response(file, e) from None  # the exception quotes the URL, with its signature
@@ -128,14 +127,9 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
 
     threading.Thread(target=run, name="shardmill-connect", daemon=True).start()
     if not wait([future], seconds).done:
-        future.add_done_callback(_close_late)
+        future.add_done_callback(lambda late: late.exception() or late.result().close())
         raise TransientError(f"no complete response within {seconds:.0f} s")
     return future.result()
-
-
-def _close_late(call: Future[Any]) -> None:
-    if call.exception() is None:
-        call.result().close()
 
 
 def _check_status(response: Any, file: RemoteFile) -> None:

@@ -30,7 +30,7 @@ _MIN_PROGRESS = 64 << 10  # less than this in http.SILENT_SECONDS counts as a st
 _POLL_SECONDS = 0.2
 
 
-class RemoteReader:
+class RemoteReader(contextlib.AbstractContextManager["RemoteReader"]):
     """A remote file read by position: sequential reads share one long request, other reads take one request each."""
 
     def __init__(self, file: RemoteFile, stop: threading.Event | None = None, session: Any = None) -> None:
@@ -71,9 +71,6 @@ class RemoteReader:
         self._close_download()
         if self._own_session:
             self._session.close()
-
-    def __enter__(self) -> "RemoteReader":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -12,11 +12,9 @@ from shardmill.io.urls import Filesystem, Resolver
 from shardmill.system.names import is_url, show, without_secrets
 
 _PROBE = ".shardmill.partial"
-_WEB_SERVER = "a web server accepts no uploads; write to a folder, s3:// or gs://"
 _REASONS = {
     "hf": "a commit on the hub needs all files at once; write to a folder, then `hf upload ORG/NAME FOLDER --repo-type dataset`",
-    "http": _WEB_SERVER,
-    "https": _WEB_SERVER,
+    **dict.fromkeys(("http", "https"), "a web server accepts no uploads; write to a folder, s3:// or gs://"),
 }
 
 

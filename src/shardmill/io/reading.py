@@ -90,7 +90,7 @@ def read_buffers(file: InputFile) -> int:
     return 0 if file.local else READ_AHEAD + 2 * LOOK_BACK
 
 
-class InputReader:
+class InputReader(contextlib.AbstractContextManager["InputReader"]):
     """A local file read by position. Short reads are completed; a file that shrank is an error."""
 
     def __init__(self, path: str, *, drop_behind: bool = False) -> None:
@@ -147,9 +147,6 @@ class InputReader:
         self._drop()
         os.close(self.descriptor)
 
-    def __enter__(self) -> "InputReader":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -175,7 +172,7 @@ def local_file(reader: Reader, offset: int, length: int) -> tuple[int, int] | No
     return (reader.descriptor, max(0, min(length, reader.size - offset))) if isinstance(reader, InputReader) else None
 
 
-class PipeReader:
+class PipeReader(contextlib.AbstractContextManager["PipeReader"]):
     """Standard input or a named pipe: read once, forward, and 1 MiB ahead, so that its end is known in time."""
 
     def __init__(self, path: str, stop: threading.Event | None = None, spool: str | None = None) -> None:
@@ -209,9 +206,6 @@ class PipeReader:
     def done_until(self, offset: int) -> None:
         """Drop everything before offset at the next read."""
         self._done = offset
-
-    def __enter__(self) -> "PipeReader":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self.path != STDIN:

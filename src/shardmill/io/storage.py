@@ -305,9 +305,7 @@ def check_writable(folder: Path) -> None:
 
 def existing(folder: Path) -> Path:
     """The folder, or the one above it in which it would be created."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder
+    return next((each for each in (folder, *folder.parents) if each.exists()), folder)
 
 
 def free_bytes(folder: Path) -> int:
@@ -344,10 +342,9 @@ _REASONS = {
 def _output_error(path: Path, e: OSError, action: str = "written") -> ShardmillError:
     if e.errno in _REASONS:
         return OutputError(f"{show(path)}: {_REASONS[e.errno]}")
+    reason = f"cannot be {action}: {e.strerror}; check the disk, then run the same command again"
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         reason = "no space left on this disk, or disk quota exceeded; free some and run the same command again, or choose another disk with -o"
-    else:
-        reason = f"cannot be {action}: {e.strerror}; check the disk, then run the same command again"
     return TemporaryError(f"{show(path)}: {reason}")
 
 

@@ -23,13 +23,11 @@ _SIGNED_SECONDS = 3600
 PART_BYTES, PARTS_AT_ONCE = 8 << 20, 4
 # Libraries whose exceptions mean a failure of the network or the server.
 _NETWORK = {"aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "httpcore", "httpcore2", "httpx", "httpx2", "requests", "urllib3"}  # fmt: skip
-_WEB_ADVICE = (
-    "open the URL in a browser to see what it asks for; a user name and password for the host can be put in ~/.netrc"
-)
 _ADVICE = {
     "hf": "check the name; if it is private or gated, request access on its page, then log in with `hf auth login` or set HF_TOKEN",
     "s3": "check the name, and who you are with `aws sts get-caller-identity`; credentials come from `aws configure`, AWS_PROFILE or AWS_ACCESS_KEY_ID",
     "gs": "check the name, and log in with `gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS",
+    "web": "open the URL in a browser to see what it asks for; a user name and password for the host can be put in ~/.netrc",
 }
 _EXTRAS = {"hf": ("hub", "huggingface_hub"), "s3": ("s3", "s3fs"), "gs": ("gcs", "gcsfs")}
 
@@ -171,7 +169,7 @@ class Resolver:
                 path=without_secrets(url),
                 identity=url,
                 address=lambda: Address(url=url),
-                advice=_WEB_ADVICE,
+                advice=_ADVICE["web"],
                 network_seconds=self._network_seconds,
             )
         )
@@ -191,7 +189,8 @@ class Resolver:
             raise UsageError(f"{show(url)}: write it as hf://datasets/ORG/NAME/FOLDER, or …/NAME@REVISION/FOLDER")
         where = self._hub_fs.resolve_path(path)
         # One commit for the whole job: a push in the meantime changes nothing.
-        commit = HfApi().repo_info(where.repo_id, repo_type=where.repo_type, revision=where.revision).sha
+        hub = HfApi()
+        commit = hub.repo_info(where.repo_id, repo_type=where.repo_type, revision=where.revision).sha
         kind = {"dataset": "datasets/", "space": "spaces/"}.get(where.repo_type, "")
         typed = path[len(kind + where.repo_id) :]
         revision = typed[: len(typed) - len(where.path_in_repo)].rstrip("/") if typed.startswith("@") else ""
@@ -199,9 +198,7 @@ class Resolver:
 
         def address(name: str, _: dict[str, Any]) -> Address:
             inside = name.removeprefix(pinned + "/")
-            file = hf_hub_url(
-                where.repo_id, inside, repo_type=where.repo_type, revision=commit, endpoint=HfApi().endpoint
-            )
+            file = hf_hub_url(where.repo_id, inside, repo_type=where.repo_type, revision=commit, endpoint=hub.endpoint)
             return Address(url=file, headers=build_hf_headers(library_name="shardmill"))
 
         return Filesystem(

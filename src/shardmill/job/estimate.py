@@ -118,9 +118,7 @@ def expected(job: Job) -> tuple[Range, Range]:
 def _sample(job: Job, measure: Measure, seconds: float, *, whole: bool) -> Found:
     spec, stop = job.spec, NEVER
     if job.rules.limited:
-        documents, tokens = (
-            math.inf if limit is None else limit for limit in (spec.limit_documents, spec.limit_tokens)
-        )
+        documents, tokens = (math.inf if most is None else most for most in (spec.limit_documents, spec.limit_tokens))
         stop = Stop(documents=documents, tokens=tokens, per_document=int(job.eot_id is not None))
     kept = spec.sample or 1.0
     return sample(job.files, job.rules, measure, seconds=seconds, whole=whole, kept=kept, stop=stop)

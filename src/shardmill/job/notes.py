@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from shardmill.documents import rejects
 from shardmill.errors import InputError, UsageError
@@ -42,38 +42,39 @@ def notes_before(job: Job, expect: Callable[[Job], Expected]) -> tuple[str, ...]
 
     expect counts documents and tokens by samples, which takes a while: it is called only if they matter.
     """
+    return tuple(filter(None, (job.engines.note, job.budget.note, *_about_job(job), *_about_sizes(job, expect))))
+
+
+def _about_job(job: Job) -> Iterator[str]:
+    """What is known from the options and the list of inputs."""
     asked, rounded = job.spec.shard_tokens, job.writes.shard_tokens
-    notes = [
-        job.engines.note,
-        job.budget.note,
-        _separator_hint(job),
-        *_about_files(job.writes.format, job.writes.dtype.name),
-    ]
+    yield _separator_hint(job)
+    yield from _about_files(job.writes.format, job.writes.dtype.name)
     if asked is not None and rounded != asked:
-        notes.append(
-            f"shards get {rounded:,} tokens instead of {asked:,}, since they hold whole samples of {job.writes.shape.sample_tokens:,} (--sample-tokens)"
-        )
+        yield f"shards get {rounded:,} tokens instead of {asked:,}, since they hold whole samples of {job.writes.shape.sample_tokens:,} (--sample-tokens)"
     if job.files.left_out:
-        notes.append(f"left out: {listed(job.files.left_out)}; --include takes what its pattern matches")
+        yield f"left out: {listed(job.files.left_out)}; --include takes what its pattern matches"
     if job.files.repeated:
-        notes.append(f"named more than once, and read once: {job.files.repeated}")
-    return tuple(note for note in (*notes, *_about_sizes(job, expect)) if note)
+        yield f"named more than once, and read once: {job.files.repeated}"
 
 
-def _about_sizes(job: Job, expect: Callable[[Job], Expected]) -> list[str]:
+def _about_sizes(job: Job, expect: Callable[[Job], Expected]) -> Iterator[str]:
     """Whether files will be too short or too many for the trainer, or missing."""
     if not job.files.known:
-        return [*_expected_short(job, 0, 1 << 62), *_about_pipe(job)]
+        yield from _expected_short(job, 0, 1 << 62)
+        yield from _about_pipe(job)
+        return
     most = job.total_bytes
     bounds = [Range.exactly(tokens) for tokens in (most // _MOST_BYTES_PER_TOKEN, most)]
-    if job.plain and not job.rules.limited and not any(_refusal(job, n) or _judge(job, n, n) for n in bounds):
-        return []
+    if job.plain and not job.rules.limited and not any(_refusal(job, n) or any(_judge(job, n, n)) for n in bounds):
+        return
     documents, tokens = expect(job)
-    if not tokens.high:  # the job says why, unless nobody can know
-        return [f"no record of the samples {_NOTHING_WANTED}"] if job.rules.where is not None else []
-    if refusal := _refusal(job, tokens):
-        raise UsageError(refusal)
-    return _judge(job, documents, tokens)
+    if tokens.high:
+        if refusal := _refusal(job, tokens):
+            raise UsageError(refusal)
+        yield from _judge(job, documents, tokens)
+    elif job.rules.where is not None:  # otherwise the job says why, unless nobody can know
+        yield f"no record of the samples {_NOTHING_WANTED}"
 
 
 def _refusal(job: Job, tokens: Range) -> str | None:
@@ -95,42 +96,34 @@ def too_many_files(shard_tokens: int | None, tokens: int) -> str | None:
     return f"--shard-tokens {shard_tokens:,}: makes {files:,} files of about {tokens:,} tokens, and a folder should have at most {_MOST_FILES:,}; pass at least {-(-tokens // _MOST_FILES):,}"
 
 
-def _judge(job: Job, documents: Range, tokens: Range) -> list[str]:
+def _judge(job: Job, documents: Range, tokens: Range) -> Iterator[str]:
     writes, total = job.writes, max(1, tokens.middle)
     if writes.val_tokens > _MOST_VAL * total:
-        return [
-            f"the first shard, {writes.val_tokens:,} tokens, is the validation set: about {min(1.0, writes.val_tokens / total):.0%} of the text; choose its length with --val-tokens, or pass a smaller --shard-tokens or --split hash"
-        ]
+        yield f"the first shard, {writes.val_tokens:,} tokens, is the validation set: about {min(1.0, writes.val_tokens / total):.0%} of the text; choose its length with --val-tokens, or pass a smaller --shard-tokens or --split hash"
+        return
     unit, name = total / max(1, documents.middle), "documents"
     if job.plain and job.rules.separator is None and job.total_bytes > WHOLE_FILE_BYTES * (len(job.files) - 1):
         unit, name = min(total, (job.rules.passage_bytes or 0) / _USUAL_BYTES_PER_TOKEN), "passages"
-    notes = _none_in_limit(job, total / max(1, unit), name)
+    notes = [*_none_in_limit(job, total / max(1, unit), name)]
     val = 0 if notes else job.val_fraction and math.ceil(max(job.val_fraction * tokens.high, unit))
-    return [*_expected_short(job, int(val), tokens.high), *notes]
+    yield from _expected_short(job, int(val), tokens.high)
+    yield from notes
 
 
-def _none_in_limit(job: Job, units: float, name: str) -> list[str]:
+def _none_in_limit(job: Job, units: float, name: str) -> Iterator[str]:
     """Whether all that is written before a limit may be train."""
-    if not job.val_fraction or not job.rules.limited:
-        return []
+    if not job.val_fraction or not job.rules.limited or job.split == "head":
+        return
     if job.split == "tail":
-        return [
-            "--split tail takes the end of the input, and a limit stops before it, so there may be no validation set; leave --split out"
-        ]
-    if job.split == "head" or job.val_fraction * units >= _SURE_VAL:
-        return []
-    return [
-        f"the limit is reached after about {math.ceil(units):,} {name}, and one in {1 / job.val_fraction:,.0f} is for validation, so there may be no validation set; pass a larger --val-fraction, such as {min(0.5, float(f'{2 * _SURE_VAL / units:.1g}')):g}"
-    ]
+        yield "--split tail takes the end of the input, and a limit stops before it, so there may be no validation set; leave --split out"
+    elif job.val_fraction * units < _SURE_VAL:
+        yield f"the limit is reached after about {math.ceil(units):,} {name}, and one in {1 / job.val_fraction:,.0f} is for validation, so there may be no validation set; pass a larger --val-fraction, such as {min(0.5, float(f'{2 * _SURE_VAL / units:.1g}')):g}"
 
 
-def _about_pipe(job: Job) -> list[str]:
+def _about_pipe(job: Job) -> Iterator[str]:
     """A pipe is read once, so nobody can choose at least one of its documents."""
-    if not job.val_fraction or job.val_fraction >= _SAFE_FOR_PIPES:
-        return []
-    return [
-        f"a pipe is read once, so one document or passage in {1 / job.val_fraction:,.0f} is for validation as it comes, and a short one may have none; pass a larger --val-fraction, such as {_SAFE_FOR_PIPES:g}"
-    ]
+    if 0 < job.val_fraction < _SAFE_FOR_PIPES:
+        yield f"a pipe is read once, so one document or passage in {1 / job.val_fraction:,.0f} is for validation as it comes, and a short one may have none; pass a larger --val-fraction, such as {_SAFE_FOR_PIPES:g}"
 
 
 def refuse_nothing(job: Job, counts: Counts) -> None:
@@ -144,63 +137,58 @@ def refuse_nothing(job: Job, counts: Counts) -> None:
         raise InputError(f"{whose}: nothing is left to write ({', '.join(left_out)}); {remedy}")
 
 
-def _about_files(found: Format, dtype: str) -> list[str]:
+def _about_files(found: Format, dtype: str) -> Iterator[str]:
     """What the trainer must be told about files of this type."""
-    if found.name != "nanogpt" or dtype != "uint32":
-        return []
-    return [
-        "the tokens are uint32, and nanoGPT's own train.py reads uint16; change np.uint16 in its get_batch to np.uint32, or choose a tokenizer with at most 65,536 tokens"
-    ]
+    if found.name == "nanogpt" and dtype == "uint32":
+        yield "the tokens are uint32, and nanoGPT's own train.py reads uint16; change np.uint16 in its get_batch to np.uint32, or choose a tokenizer with at most 65,536 tokens"
 
 
-def _separator_hint(job: Job) -> str | None:
+def _separator_hint(job: Job) -> str:
     """A note on text that looks like many documents in one file, if no separator was given."""
     if job.rules.separator is not None or not job.plain:
-        return None
+        return ""
     file = job.files[int(job.files.sizes.argmax())]
     try:
         with open_input(file) as reader:
             head = reader.read(0, _HINT_BYTES)
     except InputError:  # the job reports it
-        return None
+        return ""
     for separator in _LIKELY_SEPARATORS:
         count = head.count(separator.encode())
         if count >= (_HINT_LEAST if separator.strip() else 10 * _HINT_LEAST):
             written = separator.replace("\n", "\\n")
             part = "" if len(head) == file.size else f" in its first {len(head) >> 20} MiB"
             return f"{show(file.path)} contains '{written}' {count:,} times{part}, but is read as one document; if it separates documents, pass --separator '{written}'"
-    return None
+    return ""
 
 
 def notes_on(job: Job, made: Manifest, told: tuple[str, ...]) -> tuple[str, ...]:
     """What is to be known about the result, apart from what was told before the work with numbers that were expected."""
-    notes, counts = [], made.counts
-    if job.rules.separator is not None and job.plain and counts.documents <= len(job.files):
-        notes.append(f"the separator {job.spec.separator!r} does not occur in the text; each file is one document")
-    why = (
-        "because exact cuts are not known for this tokenizer"
-        if job.tokenizer.family == "unknown"
-        else f"in text without an exact cut for {job.spec.max_run_bytes:,} bytes"
-    )
-    forced = counts.forced_cuts - job.rules.exact_border  # one was asked for
-    counted = {
-        f"{forced:,} cuts were forced {why}; tokens there may differ from the reference's": forced,
-        f"{counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8": counts.replaced_characters,
-        f"skipped {counts.documents_rejected:,} bad of {counts.documents:,} documents; see {rejects.NAME}": counts.documents_rejected,
-        f"skipped {counts.passages_rejected:,} bad passages of running text; see {rejects.NAME}": counts.passages_rejected,
-    }
-    notes += [sentence for sentence, count in counted.items() if count]
-    if job.val_fraction and not any(file.split == "val" for file in made.files):
-        notes.append(
-            f"there is no validation set: none of these documents or passages falls into a share of {job.val_fraction:g}; pass a larger --val-fraction"
-        )
-    notes += _short(_sizes(made), job.writes.format, job.writes.shape.sample_tokens or 0)
-    if job.writes.val_tokens and not any(file.split == "train" for file in made.files):
-        notes.append(
-            f"there is no train shard: all {made.tokens:,} tokens fit into the first shard, which is the validation set; pass a smaller --val-tokens or --shard-tokens, or --split hash"
-        )
     known = set(map(gist, told))
-    return tuple(note for note in notes if gist(note) not in known)
+    return tuple(note for note in _about_result(job, made) if gist(note) not in known)
+
+
+def _about_result(job: Job, made: Manifest) -> Iterator[str]:
+    counts = made.counts
+    if job.rules.separator is not None and job.plain and counts.documents <= len(job.files):
+        yield f"the separator {job.spec.separator!r} does not occur in the text; each file is one document"
+    why = f"in text without an exact cut for {job.spec.max_run_bytes:,} bytes"
+    if job.tokenizer.family == "unknown":
+        why = "because exact cuts are not known for this tokenizer"
+    if forced := counts.forced_cuts - job.rules.exact_border:  # one was asked for
+        yield f"{forced:,} cuts were forced {why}; tokens there may differ from the reference's"
+    if counts.replaced_characters:
+        yield f"{counts.replaced_characters:,} replacement characters (U+FFFD) stand for bytes that are not UTF-8"
+    if counts.documents_rejected:
+        yield f"skipped {counts.documents_rejected:,} bad of {counts.documents:,} documents; see {rejects.NAME}"
+    if counts.passages_rejected:
+        yield f"skipped {counts.passages_rejected:,} bad passages of running text; see {rejects.NAME}"
+    sizes = _sizes(made)
+    if job.val_fraction and not sizes["val"]:
+        yield f"there is no validation set: none of these documents or passages falls into a share of {job.val_fraction:g}; pass a larger --val-fraction"
+    yield from _short(sizes, job.writes.format, job.writes.shape.sample_tokens or 0)
+    if job.writes.val_tokens and not sizes["train"]:
+        yield f"there is no train shard: all {made.tokens:,} tokens fit into the first shard, which is the validation set; pass a smaller --val-tokens or --shard-tokens, or --split hash"
 
 
 def gist(note: str) -> str:
@@ -208,25 +196,21 @@ def gist(note: str) -> str:
     return re.sub(r"(about )?[0-9][0-9,.]*", "", note)
 
 
-def notes_on_files(made: Manifest) -> tuple[str, ...]:
+def notes_on_files(made: Manifest) -> Iterator[str]:
     """What a trainer would trip over in files that merge or convert made."""
-    choices, splits = made.job["choices"], {file.split for file in made.files}
+    choices, sizes = made.job["choices"], _sizes(made)
     found = registry.get(choices["format"])
-    notes = _about_files(found, made.dtype) + _short(_sizes(made), found, choices.get("sample_tokens") or 0)
-    if found.first_shard_is_val:
-        notes += [
-            f"there is no {split} shard, and {found.trainer} stops without one; make the source again with a validation set (--val-fraction), or give the trainer other files"
-            for split in SPLITS
-            if split not in splits
-        ]
-    return tuple(notes)
+    yield from _about_files(found, made.dtype)
+    yield from _short(sizes, found, choices.get("sample_tokens") or 0)
+    for split in [split for split in SPLITS if found.first_shard_is_val and not sizes[split]]:
+        yield f"there is no {split} shard, and {found.trainer} stops without one; make the source again with a validation set (--val-fraction), or give the trainer other files"
 
 
 def _sizes(made: Manifest) -> dict[str, list[int]]:
     return {split: [file.tokens for file in made.files if file.split == split] for split in SPLITS}
 
 
-def _expected_short(job: Job, val: int, most: int) -> list[str]:
+def _expected_short(job: Job, val: int, most: int) -> Iterator[str]:
     """As _short, for the files that so many tokens will fill; nobody knows how long the last one will be."""
     writes = job.writes
     val = writes.val_tokens or val
@@ -235,22 +219,16 @@ def _expected_short(job: Job, val: int, most: int) -> list[str]:
     return _short(sizes, writes.format, writes.shape.sample_tokens or 0, "about ")
 
 
-def _short(sizes: Mapping[str, Sequence[int]], found: Format, sample: int, about: str = "") -> list[str]:
+def _short(sizes: Mapping[str, Sequence[int]], found: Format, sample: int, about: str = "") -> Iterator[str]:
     """Files too short for the trainer, and too few of them."""
-    notes = []
     for split, lengths in sizes.items():
         tokens = f"{about}{sum(lengths):,} tokens"
         if 0 < sum(lengths) < sample:
-            notes.append(
-                f"{split} has {tokens}, fewer than one sample of {sample:,} (--sample-tokens), so a trainer finds none in it; pass a smaller --sample-tokens{', or a larger --val-fraction' if split == 'val' else ''}"
-            )
+            yield f"{split} has {tokens}, fewer than one sample of {sample:,} (--sample-tokens), so a trainer finds none in it; pass a smaller --sample-tokens{', or a larger --val-fraction' if split == 'val' else ''}"
         elif sum(lengths) and lengths[-1] < found.batch and (split == "val" or found.name != "modded-nanogpt"):
-            notes.append(_too_few(split, lengths, found, about))
+            yield _too_few(split, lengths, found, about)
         if split == "train" and 0 < len(lengths) < found.least_shards:
-            notes.append(
-                f"there is only one train shard, and {found.trainer} stops with fewer than {found.least_shards}; pass a smaller --shard-tokens, such as {max(1, sum(lengths) // 4):,}"
-            )
-    return notes
+            yield f"there is only one train shard, and {found.trainer} stops with fewer than {found.least_shards}; pass a smaller --shard-tokens, such as {max(1, sum(lengths) // 4):,}"
 
 
 def _too_few(split: str, lengths: Sequence[int], found: Format, about: str) -> str:

@@ -7,6 +7,7 @@ possible; the rest may be different, so the interval grows with its share.
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -162,13 +163,7 @@ class _Sampler:
         return found
 
     def from_start(
-        self,
-        files: InputFiles,
-        size: int,
-        *,
-        least: int = 1,
-        most: float = math.inf,
-        encode_up_to: int = 0,
+        self, files: InputFiles, size: int, *, least: int = 1, most: float = math.inf, encode_up_to: int = 0
     ) -> FromStart:
         """Spans of these files from the start: so many bytes of text at least, then until time is up, or so many at most."""
         found = FromStart(total=size)
@@ -279,18 +274,16 @@ class _Sampler:
             return None
         row, end, texts, documents, size = page.rows.start, page.rows.stop, list[bytes](), 0.0, 0
         small = dataclasses.replace(self.rules, block_bytes=_WHOLE_FILE_BYTES)
-        for block in plan.blocks(InputFiles([file]), small, plan.rest(Position(offset=1, record=row))):
-            for part in block.parts:
-                found = self._checked(part)
-                pieces = found.pieces(0, self.rules, lambda keys: keys < 0)
-                kept = len(pieces)
-                if part.after.record > end and isinstance(found, Records):
-                    kept = int(np.count_nonzero(row + found.indexes < end))
-                texts += pieces.texts.take(slice(kept))
-                documents += int(np.count_nonzero(pieces.begins[:kept]))
-                row, size = part.after.record, size + part.size
-                if row >= end or size > _MOST_PAGE_BYTES:
-                    break
+        blocks = plan.blocks(InputFiles([file]), small, plan.rest(Position(offset=1, record=row)))
+        for part in itertools.chain.from_iterable(block.parts for block in blocks):
+            found = self._checked(part)
+            pieces = found.pieces(0, self.rules, lambda keys: keys < 0)
+            kept = len(pieces)
+            if part.after.record > end and isinstance(found, Records):
+                kept = int(np.count_nonzero(row + found.indexes < end))
+            texts += pieces.texts.take(slice(kept))
+            documents += int(np.count_nonzero(pieces.begins[:kept]))
+            row, size = part.after.record, size + part.size
             if row >= end or size > _MOST_PAGE_BYTES:
                 break
         # How many rows there are is known; the page, or its beginning, shows how many of them have text.

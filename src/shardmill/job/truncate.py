@@ -65,13 +65,15 @@ class Truncation:
         spent = self._job.files.base(trace.files[pieces - 1]) - self._input_bytes
         written = np.concatenate([run.tokens for run in milled.runs])[:tokens]
         last, val = pieces - 1, trace.pieces.val[:pieces]
-        text_bytes = np.append(trace.text_bytes[:last], self._bytes_of(trace, last, written))
+        # Of the last piece, what is written; all of it, or its beginning.
+        inside, whole = written[int(trace.token_ends[last - 1]) if last else 0 :], tokens == trace.token_ends[last]
+        text_bytes = np.append(trace.text_bytes[:last], trace.text_bytes[last] if whole else self._bytes_of(inside))
         closes = np.append(trace.ends[:last], True)  # the document that is cut ends here
         sizes = np.diff(np.append(trace.token_ends[:last], tokens), prepend=0)
         layout = Layout(dtype=written.dtype, eot=None, closes=closes, val=val, text_bytes=text_bytes)
         laid = lay_out((written, sizes), layout)
         counts = count(trace.pieces, spent, pieces)
-        behind = self._replaced_behind(trace, last, written)
+        behind = 0 if whole else self._replaced_behind(trace.pieces.replaced.get(last, []), inside)
         return dataclasses.replace(
             milled,
             runs=runs_of(laid, trace.places),
@@ -79,21 +81,15 @@ class Truncation:
             rejects=tuple(reject for at, reject in trace.pieces.rejects if at < pieces),
         )
 
-    def _bytes_of(self, trace: Trace, piece: int, written: Tokens) -> int:
-        """How much text the last piece is, as far as it is written."""
-        ends = trace.token_ends
-        if len(written) == ends[piece]:
-            return int(trace.text_bytes[piece])
+    def _bytes_of(self, inside: Tokens) -> int:
+        """How much text these tokens are."""
         known = token_bytes_of(self._job.tokenizer)
-        inside = written[int(ends[piece - 1]) if piece else 0 :]
         return int(known.sizes[inside].sum()) if known is not None else 0
 
-    def _replaced_behind(self, trace: Trace, piece: int, written: Tokens) -> int:
-        """How many characters were replaced in the last piece, after the last token that is written."""
-        places, ends = trace.pieces.replaced.get(piece, []), trace.token_ends
-        if not places or len(written) == ends[piece]:
+    def _replaced_behind(self, places: list[int], inside: Tokens) -> int:
+        """How many of the characters replaced in a piece come after these tokens, which it begins with."""
+        if not places:
             return 0
-        inside = written[int(ends[piece - 1]) if piece else 0 :]
         if self._job.eot_side == "before" and inside[0] == self._job.eot_id:
             inside = inside[1:]
         size = len(self._job.engines.reference.decode(inside.tolist()))

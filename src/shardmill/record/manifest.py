@@ -113,17 +113,13 @@ class Manifest:
         return replace(self, sidecars=tuple(sorted((*self.sidecars, listed), key=lambda sidecar: sidecar.name)))
 
     def to_json(self) -> bytes:
-        return dump(
-            {
-                "job": self.job,
-                "dtype": self.dtype,
-                "eot": {"id": self.eot_id, "side": self.eot_side},
-                "counts": asdict(self.counts),
-                "files": [asdict(file) for file in self.files],
-                "sides": [asdict(sidecar) for sidecar in self.sidecars],
-                **({"text": asdict(self.text)} if self.text is not None else {}),
-            }
-        )
+        content = asdict(self)
+        del content["format"]
+        content["eot"] = {"id": content.pop("eot_id"), "side": content.pop("eot_side")}
+        content["sides"] = content.pop("sidecars")
+        if self.text is None:
+            del content["text"]
+        return dump(content)
 
 
 def dump(content: dict[str, Any]) -> bytes:

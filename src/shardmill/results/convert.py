@@ -114,7 +114,8 @@ def _write(corpora: list[Corpus], target: Target, made_by: str, on_progress: Rep
     output = _output(corpora, found, target)
     side = _side(corpora[0], found, target)
     for corpus in corpora:
-        _refuse_unknown_documents(corpus, output, side)
+        for unknown in _unknown_about(corpus, output, side):
+            raise UsageError(unknown)
         if folder.exists() and folder.resolve() == Path(corpus.folder).resolve():
             raise UsageError(f"{show(folder)}: is also the source; choose another output folder with -o")
     job = _job(corpora, output, side, made_by)
@@ -226,12 +227,8 @@ def _rows(found: Format, target: Target, tokenizer: str) -> Output:
         raise UsageError("--format parquet: ids are int32, and rows say where documents end; drop --dtype and --index")
     dtype = registry.choose_dtype(found, 0, tokenizer, "auto")
     shard, sample = target.shard_tokens or found.shard_tokens, target.sample_tokens
-    return Output(
-        format=found,
-        shape=Shape(dtype=dtype, shard_tokens=shard, sample_tokens=sample),
-        index=sample is None,
-        tokenizer=tokenizer,
-    )
+    shape = Shape(dtype=dtype, shard_tokens=shard, sample_tokens=sample)
+    return Output(format=found, shape=shape, index=sample is None, tokenizer=tokenizer)
 
 
 def _dtype(corpus: Corpus, found: Format, target: Target, tokenizer: str) -> TokenType:
@@ -260,22 +257,16 @@ def _side(corpus: Corpus, found: Format, target: Target) -> str:
     return corpus.eot_side if stays else found.eot_side
 
 
-def _refuse_unknown_documents(corpus: Corpus, output: Output, side: str) -> None:
-    """An error if something must be known about documents that the corpus does not say."""
+def _unknown_about(corpus: Corpus, output: Output, side: str) -> Iterator[str]:
+    """What must be known about documents and the corpus does not say, and what to do instead."""
     moves = side != corpus.eot_side
     if moves and corpus.eot_id is None:
-        raise UsageError(
-            f"{show(corpus.folder)}: the end-of-text token is unknown, so it cannot be moved from {corpus.eot_side} to {side}; name it with --eot-id, or keep it where it is with --eot {corpus.eot_side}"
-        )
+        yield f"{show(corpus.folder)}: the end-of-text token is unknown, so it cannot be moved from {corpus.eot_side} to {side}; name it with --eot-id, or keep it where it is with --eot {corpus.eot_side}"
     if moves and any(split.cuts for split in corpus.values()):
-        raise UsageError(
-            f"{show(corpus.folder)}: is a merge of outputs whose first shard ends inside a document, so end-of-text tokens cannot be moved from {corpus.eot_side} to {side}; convert those outputs first and merge the results, or keep the tokens where they are with --eot {corpus.eot_side}"
-        )
+        yield f"{show(corpus.folder)}: is a merge of outputs whose first shard ends inside a document, so end-of-text tokens cannot be moved from {corpus.eot_side} to {side}; convert those outputs first and merge the results, or keep the tokens where they are with --eot {corpus.eot_side}"
     divided = len(corpus) > 1 and bool(corpus.manifest.counts.passages)
     if divided and moves and side != "none":
-        raise UsageError(
-            f"{show(corpus.folder)}: holds running text divided between train and val, and which of them has the {'end' if side == 'after' else 'beginning'} of a document is unknown, so end-of-text tokens cannot be moved from {corpus.eot_side} to {side}; keep them where they are with --eot {corpus.eot_side}, or prepare it again in that format"
-        )
+        yield f"{show(corpus.folder)}: holds running text divided between train and val, and which of them has the {'end' if side == 'after' else 'beginning'} of a document is unknown, so end-of-text tokens cannot be moved from {corpus.eot_side} to {side}; keep them where they are with --eot {corpus.eot_side}, or prepare it again in that format"
     if not (moves or output.format.needs_ends or output.index):
         return
     why = "end-of-text tokens are to be moved" if moves else f"--format {output.format.name} needs them"
@@ -283,13 +274,9 @@ def _refuse_unknown_documents(corpus: Corpus, output: Output, side: str) -> None
         if rows_files(corpus, split) or split.ends is not None:
             continue
         if not split.knows_documents:
-            raise UsageError(
-                f"{show(corpus.folder)}: the document boundaries in {split.name} are unknown (there is neither an index nor end-of-text tokens), and {why}. Prepare it again with --index, or for files of another program pass --eot-id"
-            )
+            yield f"{show(corpus.folder)}: the document boundaries in {split.name} are unknown (there is neither an index nor end-of-text tokens), and {why}. Prepare it again with --index, or for files of another program pass --eot-id"
         if divided and not moves:
-            raise UsageError(
-                f"{show(corpus.folder)}: holds running text divided between train and val, where only one of them has the end-of-text token of a document; without an index the document boundaries in {split.name} are unknown, and {why}. Prepare it again with --index"
-            )
+            yield f"{show(corpus.folder)}: holds running text divided between train and val, where only one of them has the end-of-text token of a document; without an index the document boundaries in {split.name} are unknown, and {why}. Prepare it again with --index"
 
 
 def _copy_lists(corpora: list[Corpus], files: OutputFiles) -> None:

@@ -315,9 +315,9 @@ def corpus_of(fileset: FileSet, tokenizer: str | None = None) -> Corpus:
         with ThreadPoolExecutor(_LOOKUPS) as pool:
             list(pool.map(fileset.size, [file.name for file in made.files]))
     shape = _shape_of(folder, made, found, dtype)
-    splits = [_split_of(fileset, made, found, shape, name) for name in SPLITS]
-    there: dict[str, Split] = {split.name: split for split in splits if split.files}
-    return Corpus(fileset=fileset, manifest=made, splits=there, eot_id=made.eot_id, tokenizer=tokenizer)
+    every = (_split_of(fileset, made, found, shape, name) for name in SPLITS)
+    splits: dict[str, Split] = {split.name: split for split in every if split.files}
+    return Corpus(fileset=fileset, manifest=made, splits=splits, eot_id=made.eot_id, tokenizer=tokenizer)
 
 
 def _shape_of(folder: Path | str, made: Manifest, found: Format, dtype: TokenType) -> Shape:

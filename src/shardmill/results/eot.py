@@ -36,12 +36,11 @@ Chunk = tuple[SplitName, Tokens, Positions, Provenance]
 
 def everything(corpora: list[Corpus], side: str, output: Output) -> Iterator[Chunk]:
     """Train of all corpora in turn, then val."""
+    firsts = [*itertools.accumulate((input_list.count(corpus.inputs) for corpus in corpora), initial=0)]
     for name in SPLITS:
-        first_input = 0
-        for corpus in corpora:
+        for corpus, first_input in zip(corpora, firsts):
             if name in corpus:
                 yield from _stream(corpus, corpus[name], side, first_input, output)
-            first_input += input_list.count(corpus.inputs)
 
 
 def _stream(corpus: Corpus, split: Split, side: str, first_input: int, output: Output) -> Iterator[Chunk]:

@@ -1,10 +1,10 @@
 """Token files of other programs → a Corpus, checked as far as the files themselves allow."""
 
-import dataclasses
 import io
+import itertools
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,8 @@ _LARGEST_INDEX = 1 << 28
 # copying the tokens checks that none is negative.
 _MDS_TYPES = {"uint16": "<u2", "uint32": "<u4", "int32": "<u4", "uint64": "<u8", "int64": "<u8"}
 _LITDATA_TYPES = {
-    "no_header_tensor:20": "<u2",
-    "no_header_tensor:15": "<u4",
-    "no_header_tensor:16": "<u4",
-    "no_header_numpy:2": "<u4",
-    "no_header_numpy:5": "<u2",
-    "no_header_numpy:6": "<u4",
+    **dict.fromkeys(("no_header_tensor:20", "no_header_numpy:5"), "<u2"),
+    **dict.fromkeys(("no_header_tensor:15", "no_header_tensor:16", "no_header_numpy:2", "no_header_numpy:6"), "<u4"),
 }
 
 
@@ -68,7 +64,7 @@ def _as_claimed(corpus: Corpus, claims: Claims) -> Corpus:
         raise UsageError(
             f"--eot-id {claims.eot_id:,}: the manifest in {show(corpus.folder)} says end-of-text {corpus.eot_side}, id {corpus.eot_id}, and a vocabulary of {size}; drop --eot-id"
         )
-    return dataclasses.replace(corpus, eot_id=claims.eot_id)
+    return replace(corpus, eot_id=claims.eot_id)
 
 
 def open_foreign(folder: Path, claims: Claims) -> Corpus:
@@ -179,11 +175,11 @@ def _read_shard(path: Path, found: Format, claims: Claims) -> _Shard:
             if not index.exists():
                 raise InputError(f"{show(path)}: there is no {show(index.name)} next to it; Megatron needs both files")
             ends = document_index.open_megatron(_stored(index), _stored(path).size)
-            return _checked(path, 0, np.dtype(f"<u{ends.itemsize}"), ends=ends)
+            return replace(_checked(path, 0, np.dtype(f"<u{ends.itemsize}")), ends=ends)
         case "datatrove":
             shard, index = _checked(path, 0, _datatrove_dtype(path, claims)), path.with_name(path.name + ".index")
             ends_file = document_index.open_ends(_stored(index), shard.file.tokens) if index.exists() else None
-            return dataclasses.replace(shard, ends=ends_file)
+            return replace(shard, ends=ends_file)
         case _:
             return _checked(path, 0, _claimed_dtype(path, claims))
 
@@ -219,9 +215,7 @@ def _read_llmc(path: Path) -> _Shard:
     )
 
 
-def _checked(
-    path: Path, offset: int, dtype: TokenType, *, announced: int | None = None, ends: EndsPart | None = None
-) -> _Shard:
+def _checked(path: Path, offset: int, dtype: TokenType, *, announced: int | None = None) -> _Shard:
     """A shard of raw integers after a header, which may announce their number."""
     file = _stored(path)
     tokens, rest = divmod(file.size - offset, dtype.itemsize)
@@ -233,7 +227,7 @@ def _checked(
         raise InputError(
             f"{show(path)}: has {file.size:,} bytes, not a multiple of {dtype.itemsize} ({dtype.name}); it was truncated, or the integers are of another width (--from-dtype)"
         )
-    return _Shard(path=path, file=TokenFile(file=file, offset=offset, tokens=tokens), dtype=dtype, ends=ends)
+    return _Shard(path=path, file=TokenFile(file=file, offset=offset, tokens=tokens), dtype=dtype)
 
 
 def _datatrove_dtype(path: Path, claims: Claims) -> TokenType:
@@ -256,11 +250,8 @@ def _claimed_dtype(path: Path, claims: Claims) -> TokenType:
 
 def _split(name: SplitName, shards: list[_Shard], eot_id: int | None, side: str) -> Split:
     """The files in order; the document ends count only if every file has them."""
-    ends, base = [], 0
-    for shard in shards:
-        if shard.ends is not None:
-            ends.append(dataclasses.replace(shard.ends, base=base))
-        base += shard.file.tokens
+    bases = itertools.accumulate((shard.file.tokens for shard in shards), initial=0)
+    ends = [replace(shard.ends, base=base) for shard, base in zip(shards, bases) if shard.ends is not None]
     return Split(
         name=name,
         files=tuple(shard.file for shard in shards),

@@ -1,6 +1,7 @@
 """Tokens → rows of Parquet files, as datasets of Hugging Face, TRL and Axolotl read them."""
 
 import io
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class ParquetRows:
 
     def __init__(self, output: Output, files: OutputFiles) -> None:
         self._files, self._output = files, output
-        self._tokens: dict[tuple[SplitName, int], int] = {}
+        self._tokens: Counter[tuple[SplitName, int]] = Counter()
         self._split: SplitName = "train"
         self._number = 0
         self._file: pq.ParquetWriter | None = None
@@ -72,7 +73,7 @@ class ParquetRows:
         limit = self._output.shard_tokens
         assert limit is not None
         while len(borders) > 1:
-            room = limit - self._tokens.get((self._split, self._number), 0)
+            room = limit - self._tokens[self._split, self._number]
             fit = int(np.searchsorted(borders, borders[0] + room, side="right")) - 1
             if not fit and self._file is not None:
                 self._close()
@@ -89,8 +90,7 @@ class ParquetRows:
         ones = _lists(borders, np.ones(len(tokens), np.int8))
         self._file.write_table(pa.Table.from_arrays([ids, ones, ids], schema=_SCHEMA))
         self._files.append(self._name(), memoryview(self._written.take()))
-        at = self._split, self._number
-        self._tokens[at] = self._tokens.get(at, 0) + len(tokens)
+        self._tokens[self._split, self._number] += len(tokens)
 
     def _close(self) -> None:
         if self._file is not None:

@@ -5,11 +5,10 @@ _check_file  size, checksums segment by segment, and ids within the vocabulary, 
 _Comparison  takes the tokenized Blocks of the sources and compares them with the files
 """
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,9 @@ _CHUNK_BYTES = 4 << 20
 _MOST_PROBLEMS = 100
 # The share of the CPU time that comparing with the reference tokenizer may take, unless it does everything.
 CHECKED_SHARE = 0.15
+Listed = Shard | SidecarFile
+Report = Callable[[int], None]
+"""Called with how many bytes of a file were checked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,22 +99,19 @@ def verify(
     """
     folder: Path | str = str(output) if is_url(output) else Path(output)
     limits = limits or Limits()
-    limits = dataclasses.replace(limits, engine="reference") if reference == "all" else limits
+    limits = replace(limits, engine="reference") if reference == "all" else limits
     try:
         fileset = open_fileset(folder, limits.network_seconds)
         made, folder = manifest.of(fileset), fileset.folder
     except (NotFound, OutputError) as e:
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=str(e)),))
     if made is None:
-        unfinished = fileset.size(journal.NAME) is not None
-        what = "there is none: " + (
-            "the job is not finished; run its command again to resume it"
-            if unfinished
-            else "this is not a finished result of shardmill"
-        )
+        what = "there is none: this is not a finished result of shardmill"
+        if fileset.size(journal.NAME) is not None:
+            what = "there is none: the job is not finished; run its command again to resume it"
         return Verified(output=folder, problems=(Problem(file=manifest.NAME, what=what),))
     report = on_progress or (lambda _done, _total: None)
-    listed: list[Shard | SidecarFile] = [*made.files, *made.sidecars]
+    listed: list[Listed] = [*made.files, *made.sidecars]
     total, done = sum(file.bytes for file in listed), 0
     problems: list[Problem] = []
     for file in listed:
@@ -135,9 +134,7 @@ def verify(
     return _verify_source(checked, corpus, sources, limits, report)
 
 
-def _check_file(
-    fileset: FileSet, made: Manifest, file: Shard | SidecarFile, report: Callable[[int], None]
-) -> Iterator[Problem]:
+def _check_file(fileset: FileSet, made: Manifest, file: Listed, report: Report) -> Iterator[Problem]:
     name, size = file.name, fileset.size(file.name)
     here = fileset.folder / name if isinstance(fileset.folder, Path) else None
     linked = here is not None and (here.is_symlink() or (here.parent != fileset.folder and here.parent.is_symlink()))
@@ -158,9 +155,7 @@ def _check_file(
         yield from _check_segments(reader, made, file, report)
 
 
-def _check_segments(
-    reader: Reader, made: Manifest, file: Shard | SidecarFile, report: Callable[[int], None]
-) -> Iterator[Problem]:
+def _check_segments(reader: Reader, made: Manifest, file: Listed, report: Report) -> Iterator[Problem]:
     vocabulary = made.job["vocabulary_size"] if isinstance(file, Shard) else None
     header = file.offset if isinstance(file, Shard) else 0
     for number, expected in enumerate(file.checksums):
@@ -174,28 +169,20 @@ def _check_segments(
             yield Problem(file=file.name, byte=start, what=what)
 
 
-def _scan(
-    reader: Reader, start: int, end: int, header: int, dtype: TokenType, report: Callable[[int], None]
-) -> tuple[str, int]:
+def _scan(reader: Reader, start: int, end: int, header: int, dtype: TokenType, report: Report) -> tuple[str, int]:
     """The checksum of a segment as it is, even if it is short, and its largest id."""
-    checksum, largest = xxhash.xxh3_64(), -1
-    for data, at in _chunks(reader, start, end):
+    checksum, largest, at = xxhash.xxh3_64(), -1, start
+    while at < end and (data := reader.read(at, min(_CHUNK_BYTES, end - at))):
         checksum.update(data)
         # After a header of any length, a token may lie in two chunks: the checksum covers its bytes.
         first = header - at if at < header else (header - at) % dtype.itemsize
         whole = len(data) - (len(data) - first) % dtype.itemsize
         if whole > first:
             largest = max(largest, int(np.frombuffer(data[first:whole], dtype).max()))
-        report(at + len(data))
-    return checksum.hexdigest(), largest
-
-
-def _chunks(reader: Reader, start: int, end: int) -> Iterator[tuple[bytes, int]]:
-    at = start
-    while at < end and (data := reader.read(at, min(_CHUNK_BYTES, end - at))):
-        yield data, at
         at += len(data)
+        report(at)
         reader.done_until(at)
+    return checksum.hexdigest(), largest
 
 
 def _check_counts(made: Manifest) -> Iterator[Problem]:
@@ -323,10 +310,10 @@ def _verify_source(
     changed += input_list.changes(fileset, made.job["inputs"], input_list.describe(files), files, paths=False)
     if changed:
         problem = Problem(file="source", what="is not what the result was made from: " + "; ".join(changed[:5]))
-        return dataclasses.replace(checked, problems=(problem,))
+        return replace(checked, problems=(problem,))
     job = make_job(spec, files, vocabulary, limits)
     checker = Checker(job.engines, CHECKED_SHARE, ~spec.seed)  # other samples than prepare
-    job = dataclasses.replace(job, checker=checker)
+    job = replace(job, checker=checker)
     splitter = choose_splitter(job, None, lambda _: None, lambda _: None)
     comparison = _Comparison(corpus, job)
     problems: tuple[Problem, ...] = ()
@@ -338,9 +325,7 @@ def _verify_source(
     except MismatchError as e:
         problems = (Problem(file="source", what=str(e)),)
     by_reference = comparison.input_bytes if job.engines.ours is None else comparison.checked_bytes
-    return dataclasses.replace(
-        checked, problems=problems, source_bytes=comparison.input_bytes, reference_bytes=by_reference
-    )
+    return replace(checked, problems=problems, source_bytes=comparison.input_bytes, reference_bytes=by_reference)
 
 
 def _spec_of(corpus: Corpus, sources: Sequence[str | Path]) -> tuple[Spec, Tokenizer]:
@@ -353,7 +338,7 @@ def _spec_of(corpus: Corpus, sources: Sequence[str | Path]) -> tuple[Spec, Token
     try:
         choices = corpus.manifest.job["choices"]
         spec = Spec(**{**choices, "inputs": sources, "output": "verify"})
-        return spec, dataclasses.replace(corpus.load_tokenizer(), name=choices["tokenizer"])
+        return spec, replace(corpus.load_tokenizer(), name=choices["tokenizer"])
     except (KeyError, TypeError, ValueError) as e:
         raise OutputError(f"{manifest.NAME}: does not say how the result was made ({type(e).__name__}: {e})") from e
 
