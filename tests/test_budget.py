@@ -60,6 +60,7 @@ def test_an_idle_core_reads_and_writes_if_there_is_memory_for_it():
     assert fit(PLENTY, 4, BLOCK, running).takers == fit(PLENTY, 4, BLOCK, running).encoders == 4
     assert smallest(running) == smallest(GPT2)
     assert fit(smallest(running), 1, BLOCK, running).takers == 1
+    assert found.is_all and not fit(smallest(running), 1, BLOCK, running).is_all
 
 
 def test_blocks_are_smaller_before_workers_are_fewer():

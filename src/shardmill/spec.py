@@ -32,7 +32,7 @@ TargetFormat = Literal[OutputFormat, "parquet"]
 # on a million spaces.
 MAX_RUN_BYTES = 512 << 10
 BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 16 << 20
-# Running text is read with what tells the borders at both ends, so little at a time would be read twice.
+# One worker takes so much running text at a time, several half of it: the fewer turns, the better, but memory grows.
 _RUNNING_BLOCK_BYTES = 4 << 20
 # From this many workers on, running text is taken by fewer threads in larger Blocks, each encoded by a team of threads in
 # C: less of it is read twice, and Python has half as much to do.
@@ -219,7 +219,8 @@ class Limits:
         running: it is running text."""
         workers = self.resolved_workers()
         share = 1 if running and workers >= TEAMS_FROM else 2
-        usual = max(_RUNNING_BLOCK_BYTES if running else BLOCK_BYTES, (workers << 20) // share)
+        least = _RUNNING_BLOCK_BYTES // min(workers, 2) if running else BLOCK_BYTES
+        usual = max(least, (workers << 20) // share)
         most = min(MOST_BLOCK_BYTES // share, total_bytes // (2 * workers) if total_bytes else MOST_BLOCK_BYTES)
         return self.block_bytes or max(BLOCK_BYTES, min(usual, most))
 

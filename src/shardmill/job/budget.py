@@ -68,6 +68,8 @@ class Budget:
     """How many bytes of tokens may wait in memory for their turn to be written."""
     on_disk: int = MOST_ON_DISK
     """How many more may wait on the disk of the output."""
+    is_all: bool = True
+    """With more memory it would be no other."""
     note: str | None = None
     """Why there are fewer workers than asked for, and what to do about it."""
 
@@ -123,6 +125,7 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
                     block_bytes=block,
                     readers=_readers(count, block, max_memory, given),
                     ahead=min(_MOST_AHEAD, takers * _AHEAD_FACTOR * max(block, footprint.max_run)),
+                    is_all=(count, block, given) == (workers, block_bytes, footprint),
                     note=_fewer(count, workers, max_memory, footprint) if count < workers else None,
                 )
     listed = f" and a list of inputs of {footprint.files // MIB}MiB" if footprint.files > _SLACK else ""

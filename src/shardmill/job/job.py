@@ -237,14 +237,10 @@ def _fit_budget(spec: Spec, engines: Engines, limits: Limits, probe: sources.Pro
     """
     reference, tokenizer = engines.reference, engines.tokenizer
     if isinstance(reference, Later) and not reference.loaded:
-        fitted = None
         with contextlib.suppress(UsageError):
             fitted = _fitted(spec, engines, limits, probe, files, tokenizer.memory)
-        if fitted is not None and (fitted.workers, fitted.block_bytes) == (
-            limits.resolved_workers(),
-            limits.resolved_block_bytes(files.total_bytes, running=_is_running(spec, files, probe)),
-        ):
-            return fitted
+            if fitted.is_all:
+                return fitted
     reference.encode(b"warm")
     machine.give_back_freed_memory()
     return _fitted(spec, engines, limits, probe, files, 0)
