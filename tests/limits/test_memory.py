@@ -89,7 +89,7 @@ def test_the_smallest_budget_holds_for_every_vocabulary(texts, output, tokenizer
 
 
 def test_four_times_the_input_takes_no_more_memory(texts, output):
-    less, more = (texts("words", unseen_words, size) for size in (15 * MB, 60 * MB))
+    less, more = (texts("words", unseen_words, size) for size in (20 * MB, 80 * MB))
     budget = smallest(more, output, *ONE)
     assert mill_within(more, output, budget, *ONE).peak <= 1.05 * mill_within(less, output, budget, *ONE).peak
 

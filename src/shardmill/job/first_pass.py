@@ -30,7 +30,7 @@ Keys = tuple[Position, int, list[int], int]
 """Where the next keys begin, how many bytes were read, the keys, and how many records there are, bad ones included."""
 
 _WINDOW = 1 << 20
-_LARGER = 8 << 20
+_LARGER = 4 << 20
 # Running text above this size is not read twice.
 LARGE_BYTES = 64 << 20
 # Some places are followed by the same passage, or by none.

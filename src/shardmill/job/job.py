@@ -196,7 +196,7 @@ def choose_splitter(
         large = first_pass.of_large_text(job.files, job.rules, fraction)
         if large is not None:
             return large
-    found, workers = job.begun or Lowest(), job.budget.readers
+    found, workers = job.begun or Lowest(), min(job.budget.workers, job.budget.readers)
     for so_far, size in first_pass.run(job.files, job.rules, fraction, job.begun, plain=job.plain, workers=workers):
         found = so_far
         report(size)
