@@ -270,3 +270,19 @@ def test_a_long_record_that_is_damaged_after_it_was_checked_stops_the_job(tmp_pa
     with pytest.raises(InputError, match=r"while it was read|was modified"):
         prepare(spec(tmp_path, path, val_fraction=0), limits=SMALL)
     assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_long_text_that_is_damaged_while_it_is_read_stops_the_job_in_words(tmp_path, monkeypatch):
+    """It was all UTF-8 when its beginning was read, so that the rest was taken on trust, and the reference failed."""
+    path = tmp_path / "a.txt"
+    path.write_text("Größe and überall\n" * 3000)
+
+    def damage():
+        with open(path, "r+b") as file:
+            file.seek(path.read_bytes().index("ß".encode(), 40_000))
+            file.write(b"Q")
+
+    at_step(monkeypatch, "block-written", damage)
+    with pytest.raises(InputError, match="was modified since the job began"):
+        prepare(spec(tmp_path, path, val_fraction=0), limits=SMALL)
+    assert not (tmp_path / "out/manifest.json").exists()

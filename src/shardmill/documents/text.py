@@ -16,6 +16,8 @@ from shardmill.documents.rules import (
     TextRules,
     weight,
 )
+from shardmill.errors import InputError
+from shardmill.system.names import show
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
 NO_KEYS = np.empty(0, np.uint64)
@@ -205,6 +207,10 @@ def _pieces_of_documents(part: TextPart, rules: TextRules, *, suspect: bool) -> 
     if suspect:
         bad = native.invalid(texts) & ~empty & ~unsampled
     if part.continues or part.dropped or part.open:
+        if bad[:1].any() and not part.dropped:  # all of the document was UTF-8 when its beginning was read
+            raise InputError(
+                f"{show(part.path)}: was modified since the job began; let whatever writes it finish, then start again with --overwrite"
+            )
         empty[:1] = bad[:1] = False
         unsampled[:1] = part.dropped
     for i in np.flatnonzero(bad).tolist():
