@@ -307,7 +307,7 @@ def test_a_signal_leaves_at_once_and_the_same_command_goes_on(tmp_path, number, 
     started = time.monotonic()
     said = process.communicate(timeout=30)[1]
     assert process.returncode == code and "same command" in said and "Traceback" not in said
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert (tmp_path / "data/shardmill.journal").exists() and not (tmp_path / "data/train.bin").exists()
     assert "resumed at" in run("prepare", "big.txt", "-o", "data", cwd=tmp_path).stderr
 

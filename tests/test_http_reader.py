@@ -236,7 +236,7 @@ def test_a_reader_that_waits_hears_that_the_job_is_over(server):
     started = time.monotonic()
     with RemoteReader(file.remote, stop) as reader, pytest.raises(Stopped):
         reader.read(0, 10)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10
 
 
 def test_no_message_holds_a_secret(server, monkeypatch):

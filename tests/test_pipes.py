@@ -116,7 +116,7 @@ def test_a_job_that_waits_for_a_silent_pipe_can_be_stopped(tmp_path, number, cod
     started = time.monotonic()
     told = process.stderr.read()
     assert process.wait(timeout=30) == code, told
-    assert time.monotonic() - started < 5 and b"Traceback" not in told
+    assert time.monotonic() - started < 20 and b"Traceback" not in told
     process.stdin.close()
     process.stdout.close()
     process.stderr.close()

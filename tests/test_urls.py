@@ -261,7 +261,7 @@ def test_a_job_that_waits_for_a_server_gives_up_in_the_end_or_when_told_to(tmp_p
         process.terminate()
         started = time.monotonic()
         _, told = process.communicate(timeout=30)
-        assert process.returncode == 75 and time.monotonic() - started < 5, told
+        assert process.returncode == 75 and time.monotonic() - started < 20, told
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it():

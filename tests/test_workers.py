@@ -127,7 +127,7 @@ def test_a_worker_that_does_not_end_is_not_waited_for(mill):
     started = time.monotonic()
     _, error, _ = mill(10, do)
     release.set()
-    assert str(error) == "stop" and time.monotonic() - started < 5
+    assert str(error) == "stop" and time.monotonic() - started < 15
 
 
 def test_under_pressure_one_block_at_a_time_is_milled(mill, monkeypatch):
