@@ -33,19 +33,17 @@ def values_of(data, field="text", skip_to=0, **changed):
     told = {"separator": None, "passage_bytes": None, "border": None, "max_run_bytes": 300, "block_bytes": 2000}
     rules = TextRules(cuts=load_once("r50k_base").cuts, seed=None, **{**told, **changed})
     reader = BytesReader("a.parquet", data)
-    meta, schema = parquet._open(reader, 1 << 20)
-    column = parquet._text_column(meta, schema, field, reader.path)
-    first, found = 0, {}
-    for group in range(meta.num_row_groups):
-        rows = range(first, first + meta.row_group(group).num_rows)
-        for row, value in values.values_of(parquet._chunk(reader, meta, group, column), 0, rows, skip_to, rules):
+    file, found = parquet._open(reader, 1 << 20), {}
+    column = file.column(field, reader.path)
+    for group in range(len(file.ends)):
+        chunk, rows = file.chunk(reader, group, column), file.rows(group)
+        for row, value in values.values_of(chunk, 0, rows, skip_to, rules):
             if isinstance(value, columns.ShortValues):
                 some = [None if null else text for text, null in zip(value.texts, value.null, strict=True)]
                 assert all(len(text or b"") <= 300 for text in some)
             else:
                 some = [value.read(0, 1 << 30)]
             found.update(enumerate(some, row))
-        first = rows.stop
     return found
 
 

@@ -17,7 +17,8 @@ from shardmill.system.machine import MIB
 # bytes each, at worst one for each byte. And 3 for what waits for its turn to be written.
 _PER_BLOCK_BYTE = 14 + 3
 _AHEAD_FACTOR = 3
-_MOST_AHEAD = 256 * MIB
+# Two workers on one file that takes turns to decompress need this, however small the Blocks.
+_LEAST_AHEAD, _MOST_AHEAD = 12 * MIB, 256 * MIB
 # For each byte of a run without a cut, besides; the native engine takes 17 of them.
 _PER_RUN_BYTE = 30
 # For each byte of a block that the reference encodes; measured on 1 MiB without a cut: 29.
@@ -124,7 +125,7 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
                     team=team,
                     block_bytes=block,
                     readers=_readers(count, block, max_memory, given),
-                    ahead=min(_MOST_AHEAD, takers * _AHEAD_FACTOR * max(block, footprint.max_run)),
+                    ahead=min(_MOST_AHEAD, _ahead(takers, max(block, footprint.max_run))),
                     is_all=(count, block, given) == (workers, block_bytes, footprint),
                     note=_fewer(count, workers, max_memory, footprint) if count < workers else None,
                 )
@@ -180,4 +181,9 @@ def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:
     for_each = _PER_BYTE_OF_REFERENCE * block if footprint.by_reference else own
     for_each *= _REPLACED_FACTOR if footprint.replaces else 1
     fixed = footprint.base + footprint.loading + footprint.files + footprint.reference + footprint.reading
-    return fixed + _SLACK + takers * for_each
+    more_ahead = _ahead(takers, block) - takers * _AHEAD_FACTOR * block
+    return fixed + _SLACK + takers * for_each + more_ahead
+
+
+def _ahead(takers: int, block_bytes: int) -> int:
+    return max(takers * _AHEAD_FACTOR * block_bytes, _LEAST_AHEAD if takers > 1 else 0)

@@ -30,7 +30,7 @@ _MAX_PARTS = 4096
 _BLOCKS, _REMOTE_BLOCKS = 16, 64
 _MOST_BYTES = 64 << 20
 # A compressed file, or one of columns, holds several times as much text.
-_MOST_COMPRESSED_BYTES = 16 << 20
+_MOST_COMPRESSED_BYTES = 8 << 20
 # Formats in which a file is read from its beginning only.
 _WHOLE = (".csv", ".tsv", ".warc", ".wet", ".arrow", ".feather")
 

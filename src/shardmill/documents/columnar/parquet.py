@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from shardmill.documents.columnar.arrow import ReaderFile
 from shardmill.documents.columnar.columns import Rows, RowsPart, choose_column, parts_of
@@ -37,43 +39,82 @@ _ARROW_SCHEMA = b"ARROW:schema"
 _FAILURES = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, EOFError)
 
 
+class _File:
+    """What the footer of a file says. Raises ValueError if it contradicts itself."""
+
+    def __init__(self, footer: bytes) -> None:
+        end = footer + len(footer).to_bytes(4, "little") + _MAGIC
+        self.meta: Any = pq.read_metadata(pa.BufferReader(_MAGIC + end))
+        self.schema: Any = pq.ParquetSchema(self.meta).to_arrow_schema()  # meta.schema would refer to meta, and keep it
+        rows = [self.meta.row_group(group).num_rows for group in range(self.meta.num_row_groups)]
+        if min(rows, default=0) < 0 or sum(rows) != self.meta.num_rows:
+            raise ValueError(f"{self.meta.num_rows:,} rows in all, {sum(rows):,} in its row groups")
+        self.ends = np.cumsum(np.array(rows, np.int64))
+        """The row at which each row group ends."""
+
+    def column(self, field: str, path: str) -> int:
+        """Where the text is."""
+        top, names = choose_column(self.schema, field, path)
+        return self.leaf(".".join((top, *names)))
+
+    def leaf(self, path: str) -> int:
+        columns = pq.ParquetSchema(self.meta)
+        return next(i for i in range(self.meta.num_columns) if columns.column(i).path == path)
+
+    def rows(self, group: int) -> range:
+        return range(int(self.ends[group - 1]) if group else 0, int(self.ends[group]))
+
+    def chunk(self, reader: Reader, group: int, column: int) -> Chunk:
+        found, kind = self.meta.row_group(group).column(column), pq.ParquetSchema(self.meta).column(column)
+        starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else 0]
+        return Chunk(
+            reader=reader,
+            start=min(start for start in starts if start > 0),
+            length=found.total_compressed_size,
+            values=found.num_values,
+            codec=found.compression,
+            max_level=kind.max_definition_level,
+        )
+
+
+# A file is opened by all who read one of its stretches. Its footer is parsed once, while any of them is at it.
+_of_readers: WeakKeyDictionary[Reader, _File] = WeakKeyDictionary()
+_of_footers: WeakValueDictionary[tuple[str, bytes], _File] = WeakValueDictionary()
+
+
 def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules, until: int | None = None
 ) -> Iterator[RowsPart | ValuePart | Counted]:
     """All rows of one file in order, from start on, to its end or to the row group that begins at row `until`."""
-    meta, schema = _open(reader, rules.max_held)
-    column = _text_column(meta, schema, rules.field, reader.path)
-    filtered_by = columns_of(schema, rules.where, reader.path)
-    of = Rows(file=start.file, path=reader.path, base=base, size=reader.size or 0, rows=meta.num_rows)
-    first, found, parts = 0, Found(start, rules), partial(parts_of, of=of, start=start, rules=rules)
-    for group in range(meta.num_row_groups):
-        rows = range(first, first + meta.row_group(group).num_rows)
+    file = _open(reader, rules.max_held)
+    column = file.column(rules.field, reader.path)
+    filtered_by = columns_of(file.schema, rules.where, reader.path)
+    of = Rows(file=start.file, path=reader.path, base=base, size=reader.size or 0, rows=file.meta.num_rows)
+    found, parts = Found(start, rules), partial(parts_of, of=of, start=start, rules=rules)
+    for group in range(int(np.searchsorted(file.ends, start.record, side="right")), len(file.ends)):
+        rows = file.rows(group)
         if until is not None and rows.start >= until:
             break
-        if rows.stop > start.record:
-            chunk = partial(_chunk, reader, meta, group, column)
-            kept = partial(_kept, reader, meta, group, rows, filtered_by, rules) if filtered_by else None
-            yield from _group(found, chunk, kept, group, rows, of, parts)
-        first = rows.stop
+        chunk = partial(file.chunk, reader, group, column)
+        kept = partial(_kept, file, reader, group, filtered_by, rules) if filtered_by else None
+        yield from _group(found, chunk, kept, group, rows, of, parts)
     yield from parts(found.rest())
 
 
 def entry(reader: Reader, file: int, offset: int, rules: TextRules) -> Position | None:
     """The first row group at or after this byte, if each row had as many."""
-    meta, _ = _open(reader, rules.max_held)
-    of = Rows(file=file, path=reader.path, base=0, size=reader.size or 0, rows=meta.num_rows)
-    row = 0
-    for group in range(meta.num_row_groups - 1):
-        row += meta.row_group(group).num_rows
-        if of.spent(row) >= offset and row < meta.num_rows:
-            return dataclasses.replace(of.position(row), spent=of.spent(row))
-    return None
+    found = _open(reader, rules.max_held)
+    of = Rows(file=file, path=reader.path, base=0, size=reader.size or 0, rows=found.meta.num_rows)
+    first = -(-offset * of.rows // of.size) if of.size else 0
+    group = int(np.searchsorted(found.ends, first))
+    row = int(found.ends[group]) if group < len(found.ends) else of.rows
+    return dataclasses.replace(of.position(row), spent=of.spent(row)) if row < of.rows else None
 
 
 def rows(reader: Reader, field: str) -> int:
-    meta, schema = _open(reader, LEAST_HELD)
-    _text_column(meta, schema, field, reader.path)
-    return int(meta.num_rows)
+    file = _open(reader, LEAST_HELD)
+    file.column(field, reader.path)
+    return int(file.meta.num_rows)
 
 
 def largest_page(reader: Reader, field: str, where: Where | None = None) -> int:
@@ -81,13 +122,13 @@ def largest_page(reader: Reader, field: str, where: Where | None = None) -> int:
     footer = _footer_bytes(reader)
     if footer > _LEAST_FOOTER:
         return footer * _FOOTER_FACTOR + LEAST_HELD  # parsing it would take that much already
-    meta, schema = _open(reader, LEAST_HELD)
-    columns = [_text_column(meta, schema, field, reader.path)]
-    columns += [_leaf(meta, column.path) for column in columns_of(schema, where, reader.path)]
+    file = _open(reader, LEAST_HELD)
+    columns = [file.column(field, reader.path)]
+    columns += [file.leaf(column.path) for column in columns_of(file.schema, where, reader.path)]
     most = 0
     with contextlib.suppress(*_FAILURES):  # reported when it is read
         for column in columns:
-            chunk = _chunk(reader, meta, 0, column)
+            chunk = file.chunk(reader, 0, column)
             for page in chunk.pages():
                 most = max(most, chunk.needs(page, MOST_HELD)[0])
     return footer * _FOOTER_FACTOR + most
@@ -104,9 +145,9 @@ class PageOfText:
 
 def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
     """The page at this share of the text column, by size before compression; None if there is none that can be read."""
-    meta, schema = _open(reader, LEAST_HELD)
-    column = _text_column(meta, schema, field, reader.path)
-    groups = [meta.row_group(group) for group in range(meta.num_row_groups)]
+    file = _open(reader, LEAST_HELD)
+    column = file.column(field, reader.path)
+    groups = [file.meta.row_group(group) for group in range(len(file.ends))]
     ends = np.cumsum([group.column(column).total_uncompressed_size for group in groups])
     if not len(ends) or ends[-1] <= 0:
         return None
@@ -114,7 +155,7 @@ def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
     number = min(int(np.searchsorted(ends, at, side="right")), len(ends) - 1)
     size = groups[number].column(column).total_uncompressed_size
     try:
-        pages = list(_chunk(reader, meta, number, column).pages())
+        pages = list(file.chunk(reader, number, column).pages())
     except _FAILURES:  # reported when it is read
         return None
     # The text of pages that refer to a dictionary is in the dictionary.
@@ -127,43 +168,34 @@ def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
         return None
     within = (at - float(ends[number]) + size) / max(1, size) * float(bounds[-1])
     found = min(int(np.searchsorted(bounds, within, side="right")), len(pages) - 1)
-    first = sum(group.num_rows for group in groups[:number]) + sum(page.values for page in pages[:found])
+    first = file.rows(number).start + sum(page.values for page in pages[:found])
     return PageOfText(
         rows=range(first, first + pages[found].values),
         share=sizes[found] / float(bounds[-1]) * size / float(ends[-1]),
-        rows_of_file=meta.num_rows,
+        rows_of_file=file.meta.num_rows,
     )
 
 
-def _open(reader: Reader, held: int) -> tuple[Any, Any]:
-    """The metadata of a file, and its schema; held is how much memory is reserved."""
+def _open(reader: Reader, held: int) -> _File:
+    """held: how much memory is reserved."""
+    if (known := _of_readers.get(reader)) is not None:
+        return known
     length, most = _footer_bytes(reader), max(_LEAST_FOOTER, held // _FOOTER_FACTOR)
     if length > most:
         raise ContentError(
             f"{show(reader.path)}: its footer has {length:,} bytes, and memory is reserved for {most:,}, as the files sampled at the start need; name this file first, or write it with fewer row groups"
         )
     footer = reader.read((reader.size or 0) - 8 - length, length)
-    # Parquet's own types decide, whatever Arrow types the table had when it was written.
-    footer = footer.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower())
-    try:
-        meta = pq.read_metadata(pa.BufferReader(_MAGIC + footer + length.to_bytes(4, "little") + _MAGIC))
-        schema = pq.ParquetSchema(meta).to_arrow_schema()  # meta.schema would refer to meta, and keep it
-        groups = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
-        if min(groups, default=0) < 0 or sum(groups) != meta.num_rows:
-            raise ValueError(f"{meta.num_rows:,} rows in all, {sum(groups):,} in its row groups")
-    except (*_FAILURES, MemoryError) as e:
-        raise _bad_footer(reader, e) from e
-    return meta, schema
-
-
-def _text_column(meta: Any, schema: Any, field: str, path: str) -> int:
-    top, names = choose_column(schema, field, path)
-    return _leaf(meta, ".".join((top, *names)))
-
-
-def _leaf(meta: Any, path: str) -> int:
-    columns = pq.ParquetSchema(meta)
-    return next(i for i in range(meta.num_columns) if columns.column(i).path == path)
+    key = reader.path, xxhash.xxh3_128_digest(footer)
+    found = _of_footers.get(key)
+    if found is None:
+        try:
+            # Parquet's own types decide, whatever Arrow types the table had when it was written.
+            found = _of_footers[key] = _File(footer.replace(_ARROW_SCHEMA, _ARROW_SCHEMA.lower()))
+        except (*_FAILURES, MemoryError) as e:
+            raise _bad_footer(reader, e) from e
+    _of_readers[reader] = found
+    return found
 
 
 def _footer_bytes(reader: Reader) -> int:
@@ -184,32 +216,18 @@ def _bad_footer(reader: Reader, why: object) -> ContentError:
     )
 
 
-def _chunk(reader: Reader, meta: Any, group: int, column: int) -> Chunk:
-    found, kind = meta.row_group(group).column(column), pq.ParquetSchema(meta).column(column)
-    starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else 0]
-    return Chunk(
-        reader=reader,
-        start=min(start for start in starts if start > 0),
-        length=found.total_compressed_size,
-        values=found.num_values,
-        codec=found.compression,
-        max_level=kind.max_definition_level,
-    )
-
-
 def _kept(
-    reader: Reader, meta: Any, group: int, rows: range, columns: tuple[Column, ...], rules: TextRules
+    file: _File, reader: Reader, group: int, columns: tuple[Column, ...], rules: TextRules
 ) -> Callable[[int, int], Flags]:
     """Which rows of a row group are wanted: read at once, since jumping to and fro is slow on a network."""
-    found = []
+    found, rows = [], file.rows(group)
     for column in columns:
-        leaf = _leaf(meta, column.path)
-        chunk = _chunk(reader, meta, group, leaf)
+        chunk = file.chunk(reader, group, file.leaf(column.path))
         if column.is_text:
             found.append(texts(values_of(chunk, 0, rows, rows.start, lenient(rules))))
         else:
             _refuse_large_pages(chunk, rules.max_held)
-            found.append(_numbers(reader, meta, group, column, rules.max_held))
+            found.append(_numbers(reader, file.meta, group, column, rules.max_held))
     assert rules.where is not None
     return Kept(rows.start, len(rows), rules.where, found).rows
 
