@@ -25,6 +25,7 @@ from shardmill.job.plan import Block, Stretch
 from shardmill.job.split import Splitter
 from shardmill.system import buffers, machine
 from shardmill.tokens.encoder import Encoder
+from shardmill.tokens.layout import Turn
 
 _IDLE_SECONDS = 0.1
 _PRESSURE_SECONDS = 1.0
@@ -57,7 +58,8 @@ def mill_blocks(
     the one raised.
     """
     pipeline = _Pipeline(job, start, place, halt or threading.Event())
-    given = job, splitter, Encoder(job.engines, threading.Semaphore(job.budget.encoders)), pipeline
+    turn = Turn(job.budget.encoders) if job.budget.encoders < job.budget.takers else None
+    given = job, splitter, Encoder(job.engines, turn), pipeline
     threads = [
         threading.Thread(target=_work, args=given, name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.takers)

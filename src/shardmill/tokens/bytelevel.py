@@ -1,6 +1,7 @@
 """Byte-level BPE with all that surrounds it: added tokens, normal form C, then the engine for the text between them."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -59,7 +60,8 @@ class ByteLevel:
             texts = normalize(texts)
         if rows is None and _split(self._normalized, rows, texts)[0] is None:
             return self._native.encode_and_lay_out(texts, layout)
-        encoded = self.encode(pieces, begins)
+        with layout.turn or nullcontext():
+            encoded = self.encode(pieces, begins)
         return lay_out(encoded, layout), encoded
 
     @property

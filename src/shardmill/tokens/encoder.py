@@ -2,8 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from shardmill.spec import Engine
 from shardmill.system.names import show
 from shardmill.tokens import native, normalize
 from shardmill.tokens.bytelevel import ByteLevel
-from shardmill.tokens.layout import Laid, Layout, lay_out
+from shardmill.tokens.layout import Laid, Layout, Turn, lay_out
 from shardmill.tokens.model import Ids, NotSupported, TokenCounts
 from shardmill.tokens.reference import Later, Reference, load_reference
 from shardmill.tokens.sentencepiece import SentencePiece
@@ -86,10 +85,10 @@ def _make(tokenizer: Tokenizer) -> Ours | str:
 
 
 class Encoder:
-    """Encodes for any number of threads; those that encode Blocks wait for their turn, if there is one."""
+    """Encodes for any number of threads; those that encode Blocks take turns, if turn is set."""
 
-    def __init__(self, engines: Engines, turn: AbstractContextManager[object] | None = None) -> None:
-        self._engines, self._turn = engines, turn or nullcontext()
+    def __init__(self, engines: Engines, turn: Turn | None = None) -> None:
+        self._engines, self._turn = engines, turn
 
     def encode(
         self, pieces: Strings | Sequence[bytes], begins: Flags | Sequence[bool] | None = None
@@ -106,8 +105,7 @@ class Encoder:
     def encode_and_lay_out(self, texts: Strings, begins: Flags, layout: Layout) -> tuple[Laid, tuple[Ids, TokenCounts]]:
         """The tokens as they are written, and what encode gives."""
         if self._engines.ours is not None:
-            with self._turn:
-                return self._engines.ours.encode_and_lay_out(texts, begins, layout)
+            return self._engines.ours.encode_and_lay_out(texts, begins, replace(layout, turn=self._turn))
         encoded = self.encode(texts, begins)
         return lay_out(encoded, layout), encoded
 

@@ -1,5 +1,6 @@
 """The ids of pieces → tokens as they are written, and where documents and runs of one split end among them."""
 
+import weakref
 from collections.abc import Callable
 from ctypes import CDLL, PyDLL, Structure, byref, c_int64, c_void_p
 from dataclasses import dataclass
@@ -16,6 +17,26 @@ from shardmill.tokens.strings import Flags, Numbers
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 Sides = npt.NDArray[np.int8]
 _COLUMNS = 4
+
+
+class Turn:
+    """So many threads may encode at once; the others wait in C.
+
+    >>> with Turn(1):
+    ...     pass
+    """
+
+    def __init__(self, count: int) -> None:
+        self.at = _library().turn_new(count)
+        if not self.at:
+            raise MemoryError("out of memory")
+        weakref.finalize(self, _library().turn_free, self.at)
+
+    def __enter__(self) -> None:
+        _library().turn_take(self.at)
+
+    def __exit__(self, *_: object) -> None:
+        _library().turn_give(self.at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +56,7 @@ class Layout:
     text_bytes: Numbers
     threads: int = 1
     """How many may encode."""
+    turn: Turn | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +97,7 @@ class Given(Structure):
                 "nanoseconds",
             )
         ),
+        ("turn", c_void_p),
     ]
 
 
@@ -118,6 +141,7 @@ class _Made:
             *(None if each is None else compiled.address(each) for each in columns),
             *(at + number * row for number in range(4)),
             *(pieces, ids.itemsize, self._tokens.itemsize, eot, layout.before, layout.apart, layout.threads),
+            turn=layout.turn and layout.turn.at,
         )
         self._layout = layout  # which holds what it points to
 
@@ -167,6 +191,9 @@ def ends_and_sizes(ends: Numbers, begin: int, since: int) -> tuple[Numbers, Numb
 def _library() -> CDLL:
     library = compiled.load("tokens/native/engine.so", VERSION)
     compiled.declare(library, "layout_block", None, c_void_p)
+    compiled.declare(library, "turn_new", c_void_p, c_int64)
+    for name in ("turn_free", "turn_take", "turn_give"):
+        compiled.declare(library, name, None, c_void_p)
     return library
 
 

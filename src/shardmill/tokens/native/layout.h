@@ -3,7 +3,7 @@
 
 /* As in layout.py. The arrays have a row for each piece, those of results as many rows, too; has_eot and closes are null
  * where it is so of all. eot: -1 if there are no end-of-text tokens. threads: how many may encode.
- * nanoseconds: CPU time that encoding took. */
+ * nanoseconds: CPU time that encoding took. turn: waited for before encoding; may be null. */
 typedef struct {
     const uint8_t *ids;
     const int64_t *counts, *text_bytes;
@@ -12,6 +12,7 @@ typedef struct {
     uint8_t *tokens;
     int64_t *token_ends, *ends, *ended, *runs;
     int64_t pieces, id_bytes, token_bytes, eot, before, apart, threads, runs_made, nanoseconds;
+    struct Turn *turn;
 } Layout;
 
 void layout_block(Layout *);

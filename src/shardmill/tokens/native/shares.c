@@ -3,12 +3,56 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
     LEAST_BYTES = 256 << 10, /* less is not worth a thread */
     STACK_BYTES = 1 << 20,   /* some systems give only 128 KiB */
 };
+
+/* So many threads may encode at once. Waiting here, not in Python, the next one begins as soon as this one ends, whoever
+ * has the GIL. */
+typedef struct Turn {
+    pthread_mutex_t lock;
+    pthread_cond_t free;
+    int64_t left;
+} Turn;
+
+Turn *turn_new(int64_t count)
+{
+    Turn *t = malloc(sizeof *t);
+    if (t) {
+        pthread_mutex_init(&t->lock, NULL);
+        pthread_cond_init(&t->free, NULL);
+        t->left = count;
+    }
+    return t;
+}
+
+void turn_free(Turn *t)
+{
+    pthread_cond_destroy(&t->free);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+void turn_take(Turn *t)
+{
+    pthread_mutex_lock(&t->lock);
+    while (!t->left)
+        pthread_cond_wait(&t->free, &t->lock);
+    t->left--;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void turn_give(Turn *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->left++;
+    pthread_cond_signal(&t->free);
+    pthread_mutex_unlock(&t->lock);
+}
 
 typedef struct {
     const Shares *all;
@@ -77,7 +121,11 @@ int64_t lay_out_shares(const Shares *all, Layout *g)
 {
     Share shares[MOST_SHARES];
     int64_t count = divide(all, g->threads, shares), total = 0, began;
+    if (g->turn)
+        turn_take(g->turn);
     encode_all(shares, count);
+    if (g->turn)
+        turn_give(g->turn);
     g->nanoseconds = 0;
     for (int64_t i = 0; i < count; i++) {
         const Share *s = shares + i;
