@@ -37,7 +37,7 @@ def mill(monkeypatch):
                     raise InputError("cannot be read")
                 yield Block(index=index, parts=(), input_bytes=1, after=BEGINNING)
 
-        def stretches(*_):
+        def stretches(*_, **__):
             for number, first in enumerate(range(0, blocks_in_all, in_each)):
                 yield SimpleNamespace(number=number, first=first)
 

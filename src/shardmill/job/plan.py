@@ -72,8 +72,10 @@ class Block:
     compressed files, nobody knows how much precedes the stretch."""
 
 
-def stretches(files: InputFiles, rules: TextRules, start: Position) -> Iterator[Stretch]:
-    """All of the inputs from start on, in order. A few numbers describe each, and any process can mill it."""
+def stretches(files: InputFiles, rules: TextRules, start: Position, *, alone: bool = False) -> Iterator[Stretch]:
+    """All of the inputs from start on, in order. A few numbers describe each, and any process can mill it.
+
+    alone: only one thread encodes, so all is one stretch."""
     if start.file >= len(files):
         return
     suffix, compression = detect.suffixes(files.path(start.file))
@@ -85,7 +87,7 @@ def stretches(files: InputFiles, rules: TextRules, start: Position) -> Iterator[
     at, number = files.base(start.file) + max(start.spent, start.frame), 0
     known: Position | None = start
     # A limit may end the job anywhere: nothing is read in vain. A pipe has no length.
-    serial = rules.limited or bool(files.pipes)
+    serial = alone or rules.limited or bool(files.pipes)
     frame = start.frame
     while at < files.total_bytes or number == 0:
         until = None if serial else _stretch_end(files, rules, at, frame, step)

@@ -127,7 +127,7 @@ class _Pipeline:
     ) -> None:
         self.pressed = False
         self._job, self._place, self._halt = job, place, halt
-        self._stretches = plan.stretches(job.files, job.rules, start)
+        self._stretches = plan.stretches(job.files, job.rules, start, alone=job.budget.encoders == 1)
         self._planned = self._planning = False
         """All stretches were opened; one is being planned."""
         self._open: list[_Open] = []
