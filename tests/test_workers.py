@@ -4,11 +4,13 @@ import errno
 import random
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from given_texts import load_once
 from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import InputError, TemporaryError
 from shardmill.job import workers
@@ -20,6 +22,9 @@ from shardmill.record.manifest import Counts
 from shardmill.spec import Limits, Spec
 from shardmill.system import machine
 from shardmill.tokens.bytelevel import ByteLevel
+from shardmill.tokens.layout import Layout, Turn
+from shardmill.tokens.model import AddedToken
+from shardmill.tokens.strings import Strings
 
 
 @pytest.fixture
@@ -203,24 +208,37 @@ def test_what_waits_is_bounded_in_memory_and_on_disk(tmp_path):
 
 def test_where_a_core_is_idle_one_worker_reads_and_writes_while_it_encodes(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("".join(f"line {number} of some text\n" for number in range(600_000)))
-    encode, inside, most, taken = ByteLevel.encode_and_lay_out, [0], [0], []
+    encode, turns, taken, made = ByteLevel.encode_and_lay_out, [], [], {}
 
-    def watched(*given):
-        inside[0] += 1
-        most[0] = max(most[0], inside[0])
-        taken.append(threading.current_thread().name)
-        try:
-            return encode(*given)
-        finally:
-            inside[0] -= 1
+    def watched(engine, texts, begins, layout):
+        taken.append((threading.current_thread().name, layout.turn))
+        return encode(engine, texts, begins, layout)
 
     monkeypatch.setattr(ByteLevel, "encode_and_lay_out", watched)
-    made = {}
+    monkeypatch.setattr(workers, "Turn", lambda count: turns.append(count) or Turn(count))
     for cores in (1, 4):
         monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
         taken.clear()
         spec = Spec(inputs=[tmp_path / "a.txt"], output=tmp_path / f"with-{cores}")
         prepare(spec, limits=Limits(workers=1, block_bytes=1 << 20))
         made[cores] = [(tmp_path / f"with-{cores}" / name).read_bytes() for name in ("train.bin", "val.bin")]
-        assert most[0] == 1 and len(set(taken)) == (1 if cores == 1 else 2)
-    assert made[1] == made[4]
+        threads, turn = map(set, zip(*taken, strict=True))
+        assert len(threads) == (1 if cores == 1 else 2) and len(turn) == 1 and (turn == {None}) == (cores == 1)
+    assert made[1] == made[4] and turns == [1]
+
+
+@pytest.mark.parametrize("text", [b"words and   spaces " * 9, b"words"])
+def test_a_block_waits_for_its_turn(text):
+    """Also where added tokens are in it: there, runs of spaces are."""
+    spaces = [AddedToken(id=300 + n, content=" " * n, special=False, normalized=True) for n in (2, 3)]
+    engine = ByteLevel(replace(load_once("r50k_base").model, added=tuple(spaces)))
+    turn, found, texts = Turn(1), [], Strings.of([text])
+    how = {"dtype": np.dtype("<u4"), "eot": None, "val": np.zeros(1, np.int8), "text_bytes": texts.sizes}
+    given = texts, np.ones(1, np.bool_), Layout(**how, turn=turn)
+    thread = threading.Thread(target=lambda: found.append(engine.encode_and_lay_out(*given)))
+    with turn:
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive() and not found
+    thread.join(20)
+    assert np.array_equal(found[0][1][0], engine.encode([text])[0])

@@ -121,7 +121,7 @@ def test_workers_find_what_one_reader_finds(kind, on_error, separator):
             job,
             splitter,
         ):
-            with patch.object(plan, "stretches", lambda *_: iter([plan.EVERYTHING])):
+            with patch.object(plan, "stretches", lambda *_, **__: iter([plan.EVERYTHING])):
                 whole = together(job, splitter, 1)
             for blocks, count in ((1, 3), (8, 4)):
                 with patch.object(plan, "_BLOCKS", blocks):

@@ -84,7 +84,7 @@ def short_heads():
 def same(files, block_bytes, **choices):
     """Checks that workers find what one reader finds, and returns that."""
     with job_of(files, block_bytes=block_bytes, max_run_bytes=2000, passage_bytes=500, **CHOICES, **choices) as made:
-        with patch.object(plan, "stretches", lambda *_: iter([plan.EVERYTHING])):
+        with patch.object(plan, "stretches", lambda *_, **__: iter([plan.EVERYTHING])):
             whole = together(*made, 1)
         for blocks, count in ((1, 7), (3, 2)):
             with patch.object(plan, "_BLOCKS", blocks):

@@ -108,7 +108,7 @@ def _following(files: InputFiles, rules: TextRules, count: int) -> list[tuple[in
     with open_input(files[0]) as reader:
         for place in sorted(drawn):
             if (begin := first_border(reader, 0, place, rules)) is not None:
-                _, passages = find_passages(reader, 0, begin, rules, rules.max_run_bytes)
+                _, passages = find_passages(reader, 0, begin, rules, 2 * (rules.passage_bytes or 0))
                 found[place] = int(passages.keys[0]), int(passages.bounds[1])
     return [found[place] for place in drawn if place in found]
 
