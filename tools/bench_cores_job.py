@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command does: numpy's threads would spin for a while
 METER = Path(__file__).with_name("gilmeter.c")
 # Functions that only one thread runs at a time, though no lock says so.
 TURNS = ("shardmill.job.mill._Output.place",)

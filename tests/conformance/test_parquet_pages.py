@@ -129,6 +129,25 @@ def test_a_file_is_read_once_and_forward_and_of_skipped_pages_the_headers(option
         assert reader.taken < most * len(data)
 
 
+def test_a_footer_is_parsed_once_while_anyone_reads_the_file(monkeypatch):
+    parsed, parse = [], parquet.pq.read_metadata
+    monkeypatch.setattr(parquet.pq, "read_metadata", lambda *given: parsed.append(1) or parse(*given))
+    data = formats.parquet(DOCUMENTS, row_group_size=10)
+    told = {"separator": None, "passage_bytes": None, "border": None, "max_run_bytes": 300, "block_bytes": 2000}
+    rules = TextRules(cuts=load_once("r50k_base").cuts, seed=None, **told)
+    first, second = BytesReader("a.parquet", data), BytesReader("a.parquet", data)
+    rows = [parquet.entry(first, 0, at, rules).record for at in (0, 1, len(data) // 2)]
+    assert rows == [10, 10, 20] and parquet.entry(first, 0, len(data), rules) is None
+    for reader, until in ((first, 20), (second, None)):
+        found = list(parquet.read_parts(Position(record=5), reader, 0, rules, until))
+        assert sum(len(part.values) for part in found) == (until or 40) - 5
+    assert len(parsed) == 1
+    other = BytesReader("a.parquet", formats.parquet(DOCUMENTS[:7]))
+    assert parquet.rows(other, "text") == 7 and len(parsed) == 2, "it has another content by now"
+    del first, second, reader, found
+    assert parquet.rows(BytesReader("a.parquet", data), "text") == 40 and len(parsed) == 3, "nobody has it open"
+
+
 @pytest.fixture
 def narrow(monkeypatch):
     """No page is small enough to be held, unless its encoding leaves no choice."""
