@@ -193,6 +193,10 @@ class InputFiles(_Packed[InputFile]):
         return not self.pipes
 
     @property
+    def largest(self) -> InputFile:
+        return self[int(self.sizes.argmax())]
+
+    @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """Of all files; 0 where it is not known."""
         ends = np.array(self._ends, np.int64)

@@ -68,10 +68,12 @@ def run(
 
 def begin(
     files: InputFiles, rules: TextRules, fraction: float, *, plain: bool, until: Callable[[], bool]
-) -> Lowest | None:
+) -> Lowest | Splitter | None:
     """As much of a first pass as takes little memory, while something else is waited for. run reports any errors."""
     found = None
     with contextlib.suppress(InputError):
+        if is_large_text(files, rules, plain=plain):
+            return of_large_text(files, rules, fraction)
         for found, _ in run(files, rules, fraction, None, plain=plain, workers=1):
             if until() or not plain:
                 return found

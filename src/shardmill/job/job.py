@@ -70,8 +70,10 @@ class Job:
     max_rejects: int | float | None = None
     checker: Checker
     """Compares a sample with the reference."""
-    begun: Lowest | None = None
+    begun: Lowest | Splitter | None = None
     """What the first pass found while the engines were loading."""
+    looks_separated: tuple[str, int, int] | None = None
+    """What seems to separate documents, if no separator was given: see likely_separator."""
 
 
 def describe(spec: Spec, files: InputFiles, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -148,9 +150,10 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         spool=str(limits.work_folder(spec.output)),
     )
     early = begins and mode == "hash" and fraction and not files.special and probe.window <= LEAST_WINDOW
-    early = early and not first_pass.is_large_text(files, rules, plain=probe.plain)
     with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
         loading = pool.submit(choose_engines, tokenizer, limits.engine)
+        asks = separator is None and probe.plain
+        separated = sources.likely_separator(files.largest) if asks else None
         begun = first_pass.begin(files, rules, fraction, plain=probe.plain, until=loading.done) if early else None
     engines = loading.result()
     fitted = _fit_budget(spec, engines, limits, probe, files)
@@ -173,6 +176,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         checker=Checker(engines, SHARE, spec.seed),
         big=storage.worth_dropping(likely),
         begun=begun,
+        looks_separated=separated,
     )
 
 
@@ -192,12 +196,13 @@ def choose_splitter(
         return split.by_threshold(fraction)
     if limit is not None:
         return Splitter(mode="hash", limit=limit)
-    if first_pass.is_large_text(job.files, job.rules, plain=job.plain):
-        large = first_pass.of_large_text(job.files, job.rules, fraction)
-        if large is not None:
-            return large
-    found, workers = job.begun or Lowest(), min(job.budget.workers, job.budget.readers)
-    for so_far, size in first_pass.run(job.files, job.rules, fraction, job.begun, plain=job.plain, workers=workers):
+    begun = job.begun
+    if begun is None and first_pass.is_large_text(job.files, job.rules, plain=job.plain):
+        begun = first_pass.of_large_text(job.files, job.rules, fraction)
+    if isinstance(begun, Splitter):
+        return begun
+    found, workers = begun or Lowest(), min(job.budget.workers, job.budget.readers)
+    for so_far, size in first_pass.run(job.files, job.rules, fraction, begun, plain=job.plain, workers=workers):
         found = so_far
         report(size)
     splitter = split.choose(found, fraction)

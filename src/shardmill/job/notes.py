@@ -10,7 +10,6 @@ from shardmill.formats import registry
 from shardmill.formats.registry import Format
 from shardmill.formats.shards import SPLITS
 from shardmill.inputs.choose import listed
-from shardmill.io.reading import open_input
 from shardmill.job.intervals import Range
 from shardmill.job.job import Job
 from shardmill.record.manifest import Counts, Manifest
@@ -27,11 +26,7 @@ _MOST_FILES = 100_000
 # Plain text has at most a token for each byte, and hardly ever less than one for eight.
 _MOST_BYTES_PER_TOKEN = 8
 _USUAL_BYTES_PER_TOKEN = 4
-_HINT_BYTES = 4 << 20
-_HINT_LEAST = 3
 _NOTHING_WANTED = "meets --where; check the names of its fields, and whether their values are numbers or text"
-# Separators that are common in text files. The last is weak, so it must be frequent.
-_LIKELY_SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "\n\n\n")
 
 Expected = tuple[Range, Range]
 """Documents and tokens."""
@@ -145,21 +140,12 @@ def _about_files(found: Format, dtype: str) -> Iterator[str]:
 
 def _separator_hint(job: Job) -> str:
     """A note on text that looks like many documents in one file, if no separator was given."""
-    if job.rules.separator is not None or not job.plain:
+    if job.looks_separated is None:
         return ""
-    file = job.files[int(job.files.sizes.argmax())]
-    try:
-        with open_input(file) as reader:
-            head = reader.read(0, _HINT_BYTES)
-    except InputError:  # the job reports it
-        return ""
-    for separator in _LIKELY_SEPARATORS:
-        count = head.count(separator.encode())
-        if count >= (_HINT_LEAST if separator.strip() else 10 * _HINT_LEAST):
-            written = separator.replace("\n", "\\n")
-            part = "" if len(head) == file.size else f" in its first {len(head) >> 20} MiB"
-            return f"{show(file.path)} contains '{written}' {count:,} times{part}, but is read as one document; if it separates documents, pass --separator '{written}'"
-    return ""
+    file, (separator, count, length) = job.files.largest, job.looks_separated
+    written = separator.replace("\n", "\\n")
+    part = "" if length == file.size else f" in its first {length >> 20} MiB"
+    return f"{show(file.path)} contains '{written}' {count:,} times{part}, but is read as one document; if it separates documents, pass --separator '{written}'"
 
 
 def notes_on(job: Job, made: Manifest, told: tuple[str, ...]) -> tuple[str, ...]:

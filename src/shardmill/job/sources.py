@@ -27,6 +27,9 @@ from shardmill.tokens.strings import Flags, Numbers
 
 _PROBED_FILES = 32
 _SMALL_BYTES = FIRST_PART_BYTES
+_HEAD_BYTES = 4 << 20
+# Separators that are common in text files, and how often they must occur to be taken for such. The last is weak.
+_LIKELY_SEPARATORS = {"<|endoftext|>": 3, "<|end_of_text|>": 3, "<|eot_id|>": 3, "</s>": 3, "<eos>": 3, "\n\n\n": 30}
 
 
 class Checked(Protocol):
@@ -98,6 +101,17 @@ def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None
         if number == 0 and asked == "auto":
             first_is_text = found == "text"
     return Probe(plain=plain, first_is_text=first_is_text, window=window, held=held)
+
+
+def likely_separator(file: InputFile) -> tuple[str, int, int] | None:
+    """What seems to separate documents in a text, how often it occurs at the beginning, and how long that is."""
+    try:
+        with open_input(file) as reader:
+            head = reader.read(0, _HEAD_BYTES)
+    except InputError:  # the job reports it
+        return None
+    counts = ((separator, head.count(separator.encode()), len(head)) for separator in _LIKELY_SEPARATORS)
+    return next((found for found in counts if found[1] >= _LIKELY_SEPARATORS[found[0]]), None)
 
 
 def without_fields(path: str) -> InputError:
