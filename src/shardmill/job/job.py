@@ -152,8 +152,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     early = begins and mode == "hash" and fraction and not files.special and probe.window <= LEAST_WINDOW
     with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
         loading = pool.submit(choose_engines, tokenizer, limits.engine)
-        asks = separator is None and probe.plain
-        separated = sources.likely_separator(files.largest) if asks else None
+        separated = sources.likely_separator(files.largest) if separator is None and probe.plain else None
         begun = first_pass.begin(files, rules, fraction, plain=probe.plain, until=loading.done) if early else None
     engines = loading.result()
     fitted = _fit_budget(spec, engines, limits, probe, files)
