@@ -283,7 +283,8 @@ def summed(locks: list[Held]) -> list[dict[str, Any]]:
 def main() -> None:
     asked = json.loads(sys.argv[1])
     if asked.get("cores") and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked["cores"]])
+        first = asked.get("first_core", 0)
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[first : first + asked["cores"]])
     locks = time_locks() if asked.get("meter") == "locks" else []
     import shardmill
     from shardmill import Limits, Spec
