@@ -27,7 +27,7 @@ from shardmill.system.names import show
 _MAX_PARTS = 4096
 # How many Blocks a stretch has, and bytes at most. Opening a file and finding a place to start takes a fraction of a
 # millisecond, and milling a MiB 2 ms; on a network, a request takes as long as many Blocks.
-_BLOCKS, _REMOTE_BLOCKS = 32, 64
+_BLOCKS, _REMOTE_BLOCKS = 16, 64
 _MOST_BYTES = 64 << 20
 # A compressed file, or one of columns, holds several times as much text.
 _MOST_COMPRESSED_BYTES = 8 << 20
