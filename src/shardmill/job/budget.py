@@ -17,7 +17,7 @@ from shardmill.system.machine import MIB
 # bytes each, at worst one for each byte. And 3 for what waits for its turn to be written.
 _PER_BLOCK_BYTE = 14 + 3
 _AHEAD_FACTOR = 3
-# Two workers on one file that takes turns to decompress need this, however small the Blocks.
+# Two workers that take turns decompressing one file need this much, however small the Blocks.
 _LEAST_AHEAD, _MOST_AHEAD = 12 * MIB, 256 * MIB
 # For each byte of a run without a cut, besides; the native engine takes 17 of them.
 _PER_RUN_BYTE = 30

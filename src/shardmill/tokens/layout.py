@@ -30,7 +30,8 @@ class Turn:
         self.at = _library().turn_new(count)
         if not self.at:
             raise MemoryError("out of memory")
-        weakref.finalize(self, _library().turn_free, self.at)
+        # Not when Python ends: a stopped job may have left a thread that is still encoding.
+        weakref.finalize(self, _library().turn_free, self.at).atexit = False
 
     def __enter__(self) -> None:
         _library().turn_take(self.at)

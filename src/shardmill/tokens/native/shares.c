@@ -1,4 +1,5 @@
-/* The pieces of a Block, encoded by several threads at once. */
+/* The pieces of a Block, encoded by several threads at once; and whose turn it is, where more threads have Blocks than may
+ * encode. */
 #include "shares.h"
 
 #include <pthread.h>
