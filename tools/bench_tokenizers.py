@@ -36,13 +36,14 @@ PRETOKENIZERS = {"r50k_base": "gpt2", "cl100k_base": "cl100k", "o200k_base": "o2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tokenizers", help="a folder of tokenizer.json files, or names separated by commas")
-    parser.add_argument("texts", type=Path, help="a folder of .txt and .txt.zst files")
+    parser.add_argument("texts", type=Path, help="a .txt or .txt.zst file, or a folder of them")
     parser.add_argument("--megabytes", type=int, default=20, help="how much of each text")
     parser.add_argument("--paths", action="store_true", help="every code path that this processor has")
     parser.add_argument("--out", type=Path, help="where the table goes, too")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    texts = sorted(path for path in args.texts.iterdir() if path.name.endswith((".txt", ".txt.zst")))
+    files = args.texts.iterdir() if args.texts.is_dir() else [args.texts]
+    texts = sorted(path for path in files if path.name.endswith((".txt", ".txt.zst")))
     if args.child:
         paths = list(native.cpu_paths()) if args.paths else [native.cpu_path()]
         print(json.dumps(measured(args.tokenizers, texts, args.megabytes * 10**6, paths)))
