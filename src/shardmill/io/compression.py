@@ -6,12 +6,14 @@ at fixed offsets, so each byte of text always corresponds to the same number of 
 
 import bisect
 import bz2
+import ctypes
 import itertools
 import lzma
 import sys
 import zlib
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 from shardmill.io.frames import LARGEST_BLOCK, SKIPPABLE, zstd_blocks, zstd_header_bytes
@@ -77,6 +79,16 @@ def zstd_text_bytes(frame: bytes) -> int | None:
         return zstd.get_frame_info(frame).decompressed_size
     except zstd.ZstdError:
         return None
+
+
+@lru_cache(maxsize=1)
+def zstd_in_c() -> int | None:
+    """Where the function ZSTD_decompress begins, for C; None: the library that Python uses does not tell."""
+    try:
+        found = ctypes.CDLL(zstd._zstd.__file__).ZSTD_decompress  # type: ignore[attr-defined]
+    except (OSError, AttributeError):
+        return None
+    return ctypes.cast(found, ctypes.c_void_p).value
 
 
 def promised_bytes(source: Reader, read: int, text: int) -> int | None:

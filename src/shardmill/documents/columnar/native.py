@@ -1,6 +1,6 @@
-"""Pages of Parquet in C, while other threads run: their headers, and the rows in them; the source is ../native/pages.c."""
+"""Pages of Parquet in C, while other threads run: their headers, and the rows in them; pages.c and chunks.c in ../native/."""
 
-from ctypes import CDLL, PyDLL, Structure, byref, c_char_p, c_int64, c_uint64, c_void_p
+from ctypes import CDLL, POINTER, PyDLL, Structure, byref, c_char_p, c_int64, c_uint64, c_void_p
 from functools import lru_cache
 
 import numpy as np
@@ -9,8 +9,8 @@ from shardmill.documents import native
 from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD = range(6)
-"""What comes next, when rows were found: see pages_rows."""
+DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD, ODD = range(7)
+"""What comes next, when rows were found: see pages_rows and chunks_rows."""
 # Texts stay in the pages that they are in, unless those are more than so many times as large.
 _MOST_TIMES = 4
 
@@ -18,7 +18,7 @@ Data = bytes | memoryview
 
 
 def address(data: Data) -> int:
-    return int(np.frombuffer(data, np.uint8).ctypes.data) if len(data) else 0
+    return compiled.address(np.frombuffer(data, np.uint8)) if len(data) else 0
 
 
 class Runs(Structure):
@@ -86,6 +86,43 @@ class Window(Structure):
         return Strings(pointers, sizes, kept, size), self._null[:count].copy()
 
 
+class FoundPage(Structure):
+    """A page of a chunk, as in ../native/chunks.c."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("kind", "size", "compressed", "values", "encoding", "levels", "packed")),
+        ("start", c_int64),
+        ("at", c_int64),
+        ("body", c_void_p),
+    ]
+
+
+class ChunkPages(Structure):
+    """A column chunk as far as it was read, and the pages that were found in it; likewise."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("size", c_int64),
+        ("top", c_int64),
+        *((name, c_void_p) for name in ("decompress", "words", "ends")),
+        *((name, c_int64) for name in ("count", "room", "rows")),
+        ("pages", POINTER(FoundPage)),
+        *((name, c_int64) for name in ("found", "now", "begun")),
+        ("page", PageRows),
+    ]
+
+    def find(self, most_pages: int, largest: int, most_bytes: int) -> int:
+        """The next pages of the data; returns to how many bytes they decompress."""
+        return int(_quick().chunks_find(byref(self), most_pages, largest, most_bytes))
+
+    def decompress_to(self, out: buffers.Bytes) -> None:
+        _library().chunks_decompress(byref(self), compiled.address(out))
+
+    def add_to(self, window: Window) -> int:
+        """Rows of these pages; returns what comes next."""
+        return int(_library().chunks_rows(byref(self), byref(window)))
+
+
 def header(data: bytes) -> tuple[int, tuple[int, ...]]:
     """The length of the page header that begins here, and its numbers: its kind, bytes of the page when decompressed, and
     as it is, values, encoding, bytes of levels, whether it is compressed. 0: there is more of it; -1: it is damaged."""
@@ -98,6 +135,8 @@ def _library() -> CDLL:
     library = native._library()
     compiled.declare(library, "pages_rows", None, c_void_p, c_void_p)
     compiled.declare(library, "pages_copy", None, c_void_p, c_void_p, c_int64, c_void_p)
+    compiled.declare(library, "chunks_decompress", None, c_void_p, c_void_p)
+    compiled.declare(library, "chunks_rows", c_int64, c_void_p, c_void_p)
     return library
 
 
@@ -105,4 +144,5 @@ def _library() -> CDLL:
 def _quick() -> PyDLL:
     library = compiled.quick(_library())
     compiled.declare(library, "pages_header", c_int64, c_char_p, c_int64, c_void_p)
+    compiled.declare(library, "chunks_find", c_int64, c_void_p, c_int64, c_int64, c_int64)
     return library

@@ -63,17 +63,20 @@ class Chunk:
     codec: str
     max_level: int
     """A value is null unless its definition level is this; 0: there are no nulls."""
-    ahead: "Ahead | None" = None
-    """Set to read all of it forward."""
 
-    def read(self, at: int, length: int) -> bytes:
-        return (self.ahead or self.reader).read(at, length)
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+    def page(self, at: int) -> Page:
+        """The page whose header begins there. Raises ValueError if it is damaged."""
+        return _page_at(self.reader, at, self.end)
 
     def pages(self) -> Iterator[Page]:
         """The pages in order, until they hold all values. Raises ValueError for a damaged header."""
-        at, end, seen = self.start, self.start + self.length, 0
-        while at < end and seen < self.values:
-            page = _page_at(self.ahead or self.reader, at, end)
+        at, seen = self.start, 0
+        while at < self.end and seen < self.values:
+            page = self.page(at)
             yield page
             at = page.at + page.compressed
             seen += page.values if page.kind in (DATA, DATA_V2) else 0
@@ -117,16 +120,23 @@ class Chunk:
 
     def _whole(self, page: Page) -> Data:
         size = page.size - page.levels
-        read = self.reader.read if self.ahead is None else self.ahead.view
-        data = seen = read(page.at + page.levels, page.compressed - page.levels) if size else b""
-        if self.codec != "UNCOMPRESSED" and page.packed and size:
+        data: Data = self.reader.read(page.at + page.levels, page.compressed - page.levels) if size else b""
+        return self.decompressed(data, size) if page.packed and size else _of_size(data, size)
+
+    def decompressed(self, data: Data, size: int) -> Data:
+        """What compressed bytes of a page decompress to. Raises ValueError unless it has this size."""
+        if self.codec != "UNCOMPRESSED":
             try:
                 data = _decompressed(self.codec, data, size)
             except (pa.ArrowException, OSError) as e:
                 raise ValueError(f"a page cannot be decompressed: {e}") from e
-        if len(data) != size:
-            raise ValueError(f"a page of {len(data):,} bytes whose header says {size:,}")
-        return data if data is not seen else bytes(data)  # what was read ahead is not kept for a page of it
+        return _of_size(data, size)
+
+
+def _of_size(data: Data, size: int) -> Data:
+    if len(data) != size:
+        raise ValueError(f"a page of {len(data):,} bytes whose header says {size:,}")
+    return data
 
 
 def _page_at(reader: Reader, at: int, end: int) -> Page:
@@ -230,39 +240,28 @@ class Held:
 
 
 class Ahead:
-    """The bytes of a column chunk as a Reader: read forward, some megabytes at a time.
+    """The bytes of a column chunk, read forward, some megabytes at a time."""
 
-    What is asked for first, a header, is read by itself: it may be all that is wanted.
-    """
+    def __init__(self, chunk: Chunk) -> None:
+        self._reader, self._end = chunk.reader, chunk.end
+        self._data, self._at = memoryview(b""), chunk.start
 
-    def __init__(self, reader: Reader, end: int) -> None:
-        self.path, self.size = reader.path, reader.size
-        self._reader, self._end, self._begun = reader, end, False
-        self._data, self._at = memoryview(b""), 0
+    def known(self, offset: int) -> memoryview:
+        """What was read already from there on; the offset is one that was read, or comes next."""
+        return self._data[offset - self._at :]
 
-    def read(self, offset: int, length: int) -> bytes:
-        return bytes(self.view(offset, length))
-
-    def view(self, offset: int, length: int) -> Data:
-        """The same without a copy."""
-        if not self._begun:
-            self._begun = True
-            return self._reader.read(offset, length)
-        at = offset - self._at
-        if at < 0 or at + length > len(self._data):
-            rest = self._data[at:] if at >= 0 else self._data[:0]
-            until = max(offset + length, min(offset + _AHEAD_BYTES, self._end))
-            self._data, self._at, at = _joined(rest, self._reader, offset + len(rest), until), offset, 0
-        return self._data[at : at + length]
-
-    def done_until(self, offset: int) -> None:
-        self._reader.done_until(offset)
+    def more(self, offset: int) -> memoryview:
+        """The same, after reading more."""
+        until = min(offset + _AHEAD_BYTES, self._end)
+        known = self.known(offset)
+        self._data, self._at = _joined(known, self._reader, offset + len(known), until), offset
+        return self._data
 
 
 def _joined(rest: memoryview, reader: Reader, start: int, end: int) -> memoryview:
     """Some bytes, and behind them those of a file from one place to another."""
     place = local_file(reader, start, end - start)
-    if place is not None and len(rest) + place[1] <= _AHEAD_BYTES:
+    if place is not None and place[1] > 0:
         data = buffers.take(len(rest) + place[1]).data
         data[: len(rest)] = rest
         with contextlib.suppress(OSError):  # told below

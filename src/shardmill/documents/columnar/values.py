@@ -4,15 +4,15 @@ Decodes the encodings that writers use for text: PLAIN, dictionary, DELTA_LENGTH
 Whatever a page claims, memory holds the page if it is small, a window of text and a few thousand numbers.
 """
 
-import dataclasses
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.documents.columnar import pages
+from shardmill.documents.columnar.chunks import Pages, too_few_values
 from shardmill.documents.columnar.columns import ShortValues, Values, fitting, long_value, window_bytes
 from shardmill.documents.columnar.native import (
     DONE,
@@ -21,13 +21,14 @@ from shardmill.documents.columnar.native import (
     NO_LEVEL,
     NO_VALUE,
     NO_WORD,
+    ODD,
     Data,
     PageRows,
     Runs,
     Window,
     address,
 )
-from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Ahead, Chunk, Cursor, Held, Page
+from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Chunk, Cursor, Held, Page
 from shardmill.documents.long_values import ValueReader
 from shardmill.documents.native import plain_ends
 from shardmill.documents.pieces import Position
@@ -68,51 +69,64 @@ class Found:
         if self.next_row != rows.start:
             yield from self.rest()
             self._row = rows.start
-        if self.start.record <= rows.start:
-            chunk = dataclasses.replace(chunk, ahead=Ahead(chunk.reader, chunk.start + chunk.length))
+        many = Pages(chunk, self._rules.max_held) if self.start.record <= rows.start else None
         words: _Dictionary | None = None
+        at, stop = chunk.start, rows.start + chunk.values
         try:
-            for page in chunk.pages():
+            while at < chunk.end and self.next_row < stop:
+                if many is not None:
+                    room = window_bytes(self.start.file, self._row, self._rules) - self._held
+                    if many.find(at, min(stop, rows.stop) - self.next_row, room):
+                        odd = yield from self._rows_of(many)
+                        at = many.start if odd else many.end
+                        if not odd:
+                            continue
+                page = chunk.page(at)
                 if page.kind == DICTIONARY:
-                    if words is not None:
+                    if words is not None or (many is not None and many.words >= 0):
                         raise ValueError("it has two dictionaries")
-                    words = _Dictionary(chunk, page, self._rules)
+                    words = _Dictionary.read(chunk, page, self._rules)
+                    if many is not None:
+                        many.set_dictionary(words.data, words.ends)
                 elif page.kind in (DATA, DATA_V2):
                     end = self.next_row + page.values
                     if end > rows.stop:
                         raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
                     if end > self.start.record:
-                        yield from self._page(_Source(chunk, page, words, self._rules))
+                        if words is None and many is not None and many.words >= 0:
+                            words = _Dictionary(Held(chunk.reader.path, many.dictionary), many.ends[: many.words])
+                        yield from self._rows_of(_Source(chunk, page, words, self._rules))
                     else:
                         self._row = end
+                at = page.at + page.compressed
         except Exception:
             yield from self.rest()
             raise
 
-    def _page(self, page: "_Source") -> Iterator[tuple[int, Values]]:
+    def _rows_of(self, pages: "Pages | _Source") -> Generator[tuple[int, Values], None, bool]:
+        """The rows of some pages, or of one. Returns whether it stopped at an odd page."""
         window, why = self._window, FULL
-        while why != DONE:
+        while why not in (DONE, ODD):
             first, window.room = window.count, window_bytes(self.start.file, self._row, self._rules)
-            why = window.add(page.rows)
+            why = pages.add_to(window)
             if window.count > first:
-                self._hold(page.owners(window, first, self._rules))
+                self._hold(pages.owners(window, first, self._rules))
             if why == FULL or self._held > window.room:  # what is held is not all text
                 yield from self.rest()
             if why == LONG:
-                yield self._row, page.long(self._rules)
+                yield self._row, pages.long(self._rules)
                 self._row += 1
             elif why == NO_VALUE:
-                page.go_on()
+                pages.go_on()
             elif why == NO_LEVEL:
                 raise EOFError("a page has fewer definition levels than values")
             elif why == NO_WORD:
-                raise ValueError(
-                    f"a page refers to a value that is not among the {page.rows.words:,} of its dictionary"
-                )
+                raise ValueError(f"a page refers to a value that is not among the {pages.words:,} of its dictionary")
+        return why == ODD
 
     def _hold(self, owners: list[Data]) -> None:
         for owner in owners:
-            if not self._owners or owner is not self._owners[-1]:
+            if not any(owner is held for held in self._owners):
                 self._owners.append(owner)
                 self._held += len(owner)
 
@@ -158,11 +172,20 @@ class _Source:
         else:
             raise ValueError(f"encoding {page.encoding} is not supported for text: write it with encoding PLAIN")
 
+    @property
+    def words(self) -> int:
+        """How many there are in the dictionary."""
+        return int(self.rows.words)
+
+    def add_to(self, window: Window) -> int:
+        """Rows; returns what comes next."""
+        return window.add(self.rows)
+
     def go_on(self) -> None:
         """With the next values; EOFError if there are none."""
         piece = next(self._pieces, None)
         if piece is None:
-            raise EOFError("a page has fewer values than its header says")
+            raise too_few_values()
         self._piece = piece
         self.rows.data, self.rows.at, self.rows.size = address(piece.data), piece.at, piece.end
 
@@ -184,7 +207,7 @@ def _levels(levels: Runs, chunk: Chunk, page: Page, body: Reader, held: int) -> 
     start, end = (_LENGTH_BYTES, _end_of(body, 0, page.size)) if page.kind == DATA else (0, page.levels)
     if end - start > held:
         raise ValueError(f"definition levels of {end - start:,} bytes, and there is room for {held:,}")
-    data = _exactly(body, start, end) if page.kind == DATA else chunk.read(page.at, end)
+    data = _exactly(body, start, end) if page.kind == DATA else chunk.reader.read(page.at, end)
     _set(levels, data, 0, chunk.max_level.bit_length())
     return end if page.kind == DATA else 0
 
@@ -213,19 +236,23 @@ def _plain(rows: PageRows, body: Reader, at: int, end: int, rules: TextRules) ->
 class _Dictionary:
     """The words of a dictionary, which are on disk if they are many, and where each of them ends."""
 
-    def __init__(self, chunk: Chunk, page: Page, rules: TextRules) -> None:
-        self.body = chunk.body(page, rules.max_held, rules.spool)
-        self.data: Data | None = self.body.data if isinstance(self.body, Held) else None
+    def __init__(self, body: Reader, ends: npt.NDArray[np.uint32]) -> None:
+        self.body, self.ends = body, ends
+        self.data: Data | None = body.data if isinstance(body, Held) else None
         self.address = None if self.data is None else address(self.data)
-        self.ends = np.zeros(page.values, np.uint32)
+
+    @staticmethod
+    def read(chunk: Chunk, page: Page, rules: TextRules) -> "_Dictionary":
+        made = _Dictionary(chunk.body(page, rules.max_held, rules.spool), np.zeros(page.values, np.uint32))
         found = at = 0
         while found < page.values:
-            data, first = _around(self.body, at, min(at + rules.max_run_bytes, page.size))
+            data, first = _around(made.body, at, min(at + rules.max_run_bytes, page.size))
             some = np.frombuffer(data, np.uint8)[at - first :]
             ends = plain_ends(some, min(MAX_RECORDS, page.values - found)) + at
-            ends = ends if len(ends) else np.array([_end_of(self.body, at, page.size)])
-            self.ends[found : found + len(ends)] = ends
+            ends = ends if len(ends) else np.array([_end_of(made.body, at, page.size)])
+            made.ends[found : found + len(ends)] = ends
             found, at = found + len(ends), int(ends[-1])
+        return made
 
     def fetch(self, window: Window, first: int, rules: TextRules) -> list[Data]:
         """Reads the texts of a window from the first on, which are offsets in the dictionary."""

@@ -1,5 +1,5 @@
 /* Pages of Parquet: their headers, and the rows in them. Whatever they claim, nothing beyond their bytes is read. */
-#include "texts.h"
+#include "pages.h"
 
 #include <string.h>
 
@@ -96,7 +96,6 @@ static int64_t value(Cursor *c, int kind, int depth, int64_t (*numbers)[FIELDS])
     }
 }
 
-enum { DICTIONARY = 2, DATA_V2 = 3 };
 static const int64_t MOST = INT32_MAX, NONE = INT64_MIN;
 
 static int64_t given(int64_t number, int64_t otherwise)
@@ -104,9 +103,8 @@ static int64_t given(int64_t number, int64_t otherwise)
     return number == NONE ? otherwise : number;
 }
 
-/* The header of a page: its kind; its bytes when decompressed, and as they are; its values, and their encoding; bytes of
- * levels, and whether the values are compressed, in version 2. How long the header is; 0: longer than this; -1: damaged. */
-int64_t pages_header(const u8 *data, int64_t size, int64_t header[7])
+/* How long the header of a page is; 0: longer than this; -1: damaged. */
+int64_t pages_header(const u8 *data, int64_t size, Header *header)
 {
     int64_t numbers[FIELDS][FIELDS];
     Cursor c = {data, data + size, 0};
@@ -118,28 +116,23 @@ int64_t pages_header(const u8 *data, int64_t size, int64_t header[7])
         return c.wrong & DAMAGED ? -1 : 0;
     int v2 = numbers[0][1] == DATA_V2, inner = v2 ? 8 : numbers[0][1] == DICTIONARY ? 7 : 5;
     const int64_t *of = numbers[inner], repeated = v2 ? given(of[6], 0) : 0;
-    header[0] = numbers[0][1];
-    header[1] = numbers[0][2];
-    header[2] = numbers[0][3];
-    header[3] = given(of[1], 0);
-    header[4] = given(of[v2 ? 4 : 2], 0);
-    header[5] = v2 ? given(of[5], 0) : 0;
-    header[6] = !v2 || of[7];
-    int wrong = numbers[0][inner] != NONE || repeated < 0 || repeated > MOST;
-    for (int i = 0; i < 6; i++)
-        wrong |= header[i] < 0 || header[i] > MOST;
-    header[5] += wrong ? 0 : repeated;
-    return wrong || header[5] > header[1] || header[5] > header[2] ? -1 : c.at - data;
+    *header = (Header){
+        .kind = numbers[0][1],
+        .size = numbers[0][2],
+        .compressed = numbers[0][3],
+        .values = given(of[1], 0),
+        .encoding = given(of[v2 ? 4 : 2], 0),
+        .levels = v2 ? given(of[5], 0) : 0,
+        .packed = !v2 || of[7],
+    };
+    const int64_t all[] = {header->kind,   header->size,     header->compressed, header->values,
+                           header->levels, header->encoding, repeated};
+    int wrong = numbers[0][inner] != NONE;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        wrong |= all[i] < 0 || all[i] > MOST;
+    header->levels += wrong ? 0 : repeated;
+    return wrong || header->levels > header->size || header->levels > header->compressed ? -1 : c.at - data;
 }
-
-/* Numbers in Parquet's RLE: one number over and over, or groups of eight, each number of so many bits. */
-typedef struct {
-    const u8 *data;
-    int64_t at, size, width;
-    int64_t left; /* of the run */
-    int64_t bit;  /* packed: where the next number begins; else -1 */
-    u64 number;
-} Runs;
 
 /* Goes to the next run if this one is over; 0: there is none. */
 static int has_number(Runs *r)
@@ -177,31 +170,6 @@ static u64 next_number(Runs *r)
     r->bit += r->width;
     return some & (((u64)1 << r->width) - 1);
 }
-
-/* What is left of the rows of a page. Its values are PLAIN, each behind its length of four bytes, or words of a
- * dictionary, given by their numbers. */
-typedef struct {
-    Runs levels, numbers;
-    int64_t top; /* a value is null unless its level is this; 0: there are no nulls */
-    int64_t rows;
-    const u8 *data; /* the values, or the dictionary; NULL: it is not in memory, and texts are offsets in it */
-    int64_t at, size;
-    const u32 *ends; /* where the words end */
-    int64_t words;
-    int64_t level;         /* whether the next row has a value; -1: not known */
-    int64_t start, length; /* of the next value, if it is known; -1 */
-    int64_t why;
-} Page;
-
-/* Rows that were found: texts of so many bytes in all. */
-typedef struct {
-    const u8 **texts;
-    int64_t *sizes;
-    u8 *null;
-    int64_t count, most, size, room, longest;
-} Window;
-
-enum { DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD };
 
 static int find_value(Page *p)
 {
