@@ -111,11 +111,11 @@ static int check_lines(const Array *a)
     const u64 *hashes = a[HASHES].data;
     size_t count = a[DECLINED].size;
     const u8 **found = malloc(8 * count);
-    int64_t *sizes = malloc(8 * count), size = (int64_t)a[LINES].size;
+    int64_t *sizes = malloc(8 * count), *starts = malloc(8 * count), size = (int64_t)a[LINES].size;
     u8 *out = malloc(a[LINES].size + 16), *declined_found = malloc(count);
     Lines given = {.data = a[LINES].data, .size = size, .count = (int64_t)count, .names = (const u8 *)"text",
                    .name_ends = &name_end, .name_count = 1, .out = out, .texts = found, .sizes = sizes,
-                   .declined = declined_found};
+                   .starts = starts, .declined = declined_found};
     int64_t used = lines_texts(&given);
     if (used != size)
         return differ("size of all lines", "JSON", 0, used, size);

@@ -221,7 +221,7 @@ def scan(library: CDLL, data: bytes, path: list[bytes], *, beyond: int = 0) -> N
         ends = memory.copy(np.cumsum([len(name) for name in path], dtype=np.int64).tobytes())
         count = data.count(b"\n") + (not data.endswith(b"\n"))
         field = memory.copy(b"".join(path)), ends, len(path)
-        made = (memory.room(size) for size in (len(data) + 16, 8 * count, 8 * count, count))
+        made = (memory.room(size) for size in (len(data) + 16, 8 * count, 8 * count, 8 * count, count))
         given = memory.copy(data), len(data) + beyond, count, *field, *made, 300, 7, memory.room(8 * count)
         library.lines_texts(byref(documents.Lines(*given)))
 

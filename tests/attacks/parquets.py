@@ -41,7 +41,9 @@ def pages_of(data, start=0, length=None, values=1 << 40):
     reader = BytesReader("a.parquet", data)
     length = len(data) if length is None else length
     return list(
-        Chunk(reader=reader, start=start, length=length, values=values, codec="UNCOMPRESSED", max_level=0).pages()
+        Chunk(
+            reader=reader, start=start, length=length, size=length, values=values, codec="UNCOMPRESSED", max_level=0
+        ).pages()
     )
 
 

@@ -14,7 +14,7 @@ from test_parquet_pages import DOCUMENTS, LONG, SMALL, values_of, wanted
 
 import samples
 from given_texts import load_once
-from shardmill.documents.columnar import native, pages, parquet, values
+from shardmill.documents.columnar import chunks, columns, native, parquet, values
 from shardmill.documents.columnar.native import PageRows, Window
 from shardmill.documents.long_values import BytesReader
 from shardmill.documents.pieces import Position
@@ -199,7 +199,7 @@ def test_a_part_holds_little_more_than_its_text():
 @pytest.mark.parametrize("ahead", [0, 100, 5000])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_how_far_ahead_is_read_makes_no_difference(monkeypatch, tmp_path, ahead, codec):
-    monkeypatch.setattr(pages, "_AHEAD_BYTES", ahead)
+    monkeypatch.setattr(chunks, "_AHEAD_BYTES", ahead)
     documents = [f"{i} {samples.ENGLISH[: random.Random(i).randrange(900)]}" for i in range(200)]
     data = formats.parquet(documents, compression=codec, write_batch_size=5, data_page_size=500, row_group_size=90)
     assert list(values_of(data).values()) == [document.encode() for document in documents]
@@ -219,3 +219,99 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_input_at_fault(tmp_path):
             shrunk.truncate(1000)
         with pytest.raises(InputError, match="ends at byte"):
             list(parts)
+
+
+# ---- many pages at once
+
+
+def read_all(reader, **changed):
+    """Every value that is read of a column, nulls included, and the error that ends it, if there is one."""
+    rules, found = rules_of(max_run_bytes=300, **changed), []
+    try:
+        file = parquet._open(reader, 1 << 20)
+        for group in range(len(file.ends)):
+            chunk, rows = file.chunk(reader, group, file.column("text", "a")), file.rows(group)
+            for row, value in values.values_of(chunk, 0, rows, 0, rules):
+                assert row == len(found)
+                if isinstance(value, columns.ShortValues):
+                    found += [None if null else text for text, null in zip(value.texts, value.null, strict=True)]
+                else:
+                    found.append(value.read(0, 1 << 30))
+    except Exception as e:
+        return found, type(e), str(e)
+    return found, None, ""
+
+
+@pytest.fixture
+def page_by_page(monkeypatch):
+    """Reads a file as if all its pages were odd."""
+
+    def read(reader, **changed):
+        with monkeypatch.context() as patched:
+            patched.setattr(chunks.Pages, "add_to", lambda _self, _window: native.ODD)
+            return read_all(reader, **changed)
+
+    return read
+
+
+def some_texts(rng, nulls):
+    texts = ["", "a", "the same", "é" * 90, "x" * 290, *map(str, range(30))] + ["long " * 200] * rng.randrange(2)
+    return [None if nulls and rng.random() < 0.2 else rng.choice(texts) * rng.randrange(3) for _ in range(400)]
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_many_pages_at_once_are_read_as_one_by_one(page_by_page, monkeypatch, tmp_path, codec, version):
+    """From a local file and from elsewhere; with dictionaries of few words or too many, and pages of any size."""
+    rng = random.Random(f"{codec} {version}")
+    for number in range(12):
+        nulls, words = rng.random() < 0.5, rng.choice([4, 1000])
+        monkeypatch.setattr(chunks, "_MOST_WORDS", words)
+        texts = some_texts(rng, nulls)
+        table = pa.table({"text": pa.array(texts, pa.string())})
+        if not nulls and rng.random() < 0.5:
+            table = table.cast(pa.schema([pa.field("text", pa.string(), nullable=False)]))
+        options = {"data_page_size": rng.choice([50, 700, 1 << 20]), "write_batch_size": rng.choice([3, 100])}
+        options |= {"use_dictionary": rng.random() < 0.6, "dictionary_pagesize_limit": rng.choice([100, 1 << 20])}
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(table, path, compression=codec, data_page_version=version, row_group_size=150, **options)
+        want = [None if text is None else text.encode() for text in texts]
+        for block_bytes in (400, 5000, 1 << 20):
+            with InputReader(str(path)) as reader:
+                assert read_all(reader, block_bytes=block_bytes) == (want, None, "")
+            other = BytesReader("a", path.read_bytes())
+            assert read_all(other, block_bytes=block_bytes) == page_by_page(other, block_bytes=block_bytes)
+
+
+def test_pages_in_c_are_not_left_to_python(monkeypatch, tmp_path):
+    """As writers make them, with a codec that C decompresses and with one that it does not."""
+    documents = [f"{i} {samples.ENGLISH[: i * 7]}" for i in range(400)]
+    monkeypatch.setattr(values, "_Source", None)
+    for codec in ("zstd", "snappy", "none"):
+        file = tmp_path / f"{codec}.parquet"
+        file.write_bytes(formats.parquet(documents, compression=codec, row_group_size=100))
+        with InputReader(str(file)) as reader:
+            assert texts_of(parquet.read_parts(Position(), reader, 0, rules_of())) == documents
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd", "snappy"])
+def test_damage_is_found_as_it_is_page_by_page(page_by_page, tmp_path, codec):
+    rng = random.Random(codec)
+    for number in range(150):
+        data = bytearray(
+            formats.parquet(
+                [text or "" for text in some_texts(rng, nulls=False)],
+                compression=codec,
+                row_group_size=200,
+                data_page_size=rng.choice([100, 3000]),
+                use_dictionary=bool(number % 2),
+                data_page_version="2.0" if number % 3 == 0 else "1.0",
+            )
+        )
+        footer = int.from_bytes(data[-8:-4], "little") + 8
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(4, len(data) - footer)] = rng.randrange(256)
+        path = tmp_path / "a.parquet"
+        path.write_bytes(data)
+        with InputReader(str(path)) as reader:
+            assert read_all(reader) == page_by_page(reader)

@@ -199,7 +199,7 @@ def damaged(data):
     """The same with a page in the middle of its second row group that cannot be decompressed."""
     chunk = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(1).column(1)
     where = {"start": chunk.data_page_offset, "length": chunk.total_compressed_size, "values": chunk.num_values}
-    found = list(pages.Chunk(reader=BytesReader("", data), codec="", max_level=0, **where).pages())
+    found = list(pages.Chunk(reader=BytesReader("", data), codec="", max_level=0, size=0, **where).pages())
     page = found[len(found) // 2]
     return data[: page.at] + bytes(page.compressed) + data[page.at + page.compressed :]
 

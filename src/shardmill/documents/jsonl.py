@@ -8,7 +8,7 @@ Parts as a text file is.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,14 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, HELD_BYTES, MAX_RECORDS, TextRules, block_bytes, growing, weight
 from shardmill.documents.where import Field, Where, integer
 from shardmill.io.reading import Reader
-from shardmill.tokens.strings import Numbers, Strings
+from shardmill.tokens.strings import Strings
 
 _HEAD_BYTES = 64 << 10
 _VALUES = b'["-0123456789tfnNI'
 _ONE_VALUE = " (first turn a JSON list, or an object over many lines, into lines: jq -c '.[]' FILE > FILE.jsonl)"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class LinesPart:
     """Whole lines of one file, as they are there."""
 
@@ -41,35 +41,35 @@ class LinesPart:
     newline: bytes
     job_offset: int
     after: Position
+    size: int = field(init=False)
 
-    @property
-    def size(self) -> int:
-        return weight(len(self.data), self.after.record - self.line)
+    def __post_init__(self) -> None:
+        self.size = weight(len(self.data), self.after.record - self.line)
 
     def checked(self, rules: TextRules) -> Records:
-        count, path, where = self.after.record - self.line, _path(rules.field), rules.where
-        found = _texts(self.data, count, self.newline, path, rules.hashed)
-        closely = where is not None or not found.usual
-        lines = self._lines() if closely else []
-        # Where lines begin matters only to a split by offset.
-        starts = self._starts() if closely or rules.border is not None else np.zeros(count, np.int64)
+        path, where, filtered = _path(rules.field), rules.where, None
+        found = _texts(self.data, self.after.record - self.line, self.newline, path, rules.hashed)
+        if where is not None:
+            lines = bytes(self.data).removesuffix(self.newline).split(self.newline)
+            filtered = np.array([not _is_wanted(line, where) for line in lines], np.bool_)
+        if found.usual:
+            self.data = memoryview(b"")  # nobody needs it any more, and others need the memory
+
+        def judge(index: int) -> tuple[bytes, int] | None:
+            end = int(found.starts[index + 1]) if index + 1 < len(found.starts) else len(self.data)
+            line = bytes(self.data[int(found.starts[index]) : end]).removesuffix(self.newline)
+            return _parse(line, path, replace=rules.on_error == "replace")
+
         return Records(
             rules=rules,
             examined=found,
-            judge=lambda index: _parse(lines[index], path, replace=rules.on_error == "replace"),
-            filtered=None if where is None else np.array([not _is_wanted(line, where) for line in lines], np.bool_),
-            offsets=starts,
-            location=lambda index, start: self._location(index, start if closely else int(self._starts()[index])),
+            judge=judge,
+            filtered=filtered,
+            offsets=found.starts,
+            location=self._location,
             job_offset=self.job_offset,
             first=self.line,
         )
-
-    def _lines(self) -> list[bytes]:
-        return bytes(self.data).removesuffix(self.newline).split(self.newline)
-
-    def _starts(self) -> Numbers:
-        ends = np.flatnonzero(np.frombuffer(self.data, np.uint8) == self.newline[0]) + 1
-        return np.append(0, ends)[: self.after.record - self.line]
 
     def _location(self, index: int, start: int) -> Location:
         return Location(path=self.path, line=self.line + index + 1, byte=self.offset + start)
@@ -199,7 +199,9 @@ def _texts(
     """The texts of so many lines, and which of them the C declined."""
     if newline == b"\n":
         return native.texts_of_lines(np.frombuffer(data, np.uint8), count, path, hashed)
-    return native.Examined(Strings.of([b""] * count), np.ones(count, np.bool_), False, None)
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == newline[0]) + 1
+    starts = np.append(0, ends)[:count]
+    return native.Examined(Strings.of([b""] * count), np.ones(count, np.bool_), False, None, starts)
 
 
 class _NotRead(Broken):

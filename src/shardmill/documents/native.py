@@ -12,7 +12,7 @@ from shardmill.io.reading import Reader, local_file
 from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-_VERSION = 10
+_VERSION = 11
 # The reach of a passage is at least this, and so many times the reach tell whether there is a border.
 LEAST_REACH = 32
 CONTEXT = 8
@@ -22,6 +22,8 @@ LONGEST = 10
 _QUICK_BYTES = 1 << 20
 # The parser of lines copies 16 bytes at a time.
 _SLACK = 16
+
+_NO_STARTS = np.empty(0, np.int64)
 
 Bytes = npt.NDArray[np.uint8]
 Hashes = npt.NDArray[np.uint64]
@@ -37,7 +39,7 @@ class Lines(Structure):
         ("names", c_void_p),
         ("name_ends", c_void_p),
         ("name_count", c_int64),
-        *((name, c_void_p) for name in ("out", "texts", "sizes", "declined")),
+        *((name, c_void_p) for name in ("out", "texts", "sizes", "starts", "declined")),
         ("most", c_int64),
         ("seed", c_uint64),
         ("hashes", c_void_p),
@@ -46,12 +48,14 @@ class Lines(Structure):
 
 
 class Examined(NamedTuple):
-    """Texts; which of them are odd; and, if none is odd or empty, their keys, where they were asked for."""
+    """Texts; which of them are odd; if none is odd or empty, their keys, where they were asked for; where their lines
+    start."""
 
     texts: Strings
     odd: Flags
     usual: bool
     keys: Hashes | None
+    starts: Numbers
 
 
 def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...], hashed: tuple[int, int] | None = None) -> Examined:
@@ -59,37 +63,32 @@ def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...], hashed: tuple
     parsed, and are odd. hashed: how many of the first bytes of a text make its key, and the seed.
 
     >>> found = texts_of_lines(np.frombuffer(b'{"text": "a"}\n{"text": 5}\n', np.uint8), 2, ("text",))
-    >>> list(found.texts), found.odd.tolist(), found.usual
-    ([b'a', b''], [False, True], False)
+    >>> list(found.texts), found.odd.tolist(), found.usual, found.starts.tolist()
+    ([b'a', b''], [False, True], False, [0, 14])
     """
-    name_bytes, name_ends = _names(path)
-    out, unusual = buffers.take(len(data) + _SLACK), np.empty(count, np.bool_)
-    pointers, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
-    keys = None if hashed is None else np.empty(count, np.uint64)
+    _, *name_bytes = _names(path)
+    out, rows, unusual = buffers.take(len(data) + _SLACK), np.empty((4, count), np.int64), np.empty(count, np.bool_)
+    address, at = compiled.address, compiled.address(rows)
     given = Lines(
-        *(
-            compiled.address(data),
-            len(data),
-            count,
-            compiled.address(name_bytes),
-            compiled.address(name_ends),
-            len(path),
-        ),
-        *(compiled.address(out), compiled.address(pointers), compiled.address(sizes), compiled.address(unusual)),
+        *(address(data), len(data), count, *name_bytes, len(path)),
+        *(address(out), at, at + 8 * count, at + 16 * count, address(unusual)),
         *(hashed or (0, 0)),
-        None if keys is None else compiled.address(keys),
+        None if hashed is None else at + 24 * count,
     )
     size = _library().lines_texts(byref(given))
     assert size == len(data), "that many lines"
     usual = not given.unusual
-    return Examined(Strings(pointers, sizes, (out,), len(data)), unusual, usual, keys if usual else None)
+    keys = rows[3].view(np.uint64) if usual and hashed is not None else None
+    return Examined(Strings(rows[0], rows[1], (out,), len(data)), unusual, usual, keys, rows[2])
 
 
 @lru_cache
-def _names(path: tuple[str, ...]) -> tuple[Bytes, Numbers]:
-    """The names of a field in sequence, and where each ends."""
+def _names(path: tuple[str, ...]) -> tuple[object, int, int]:
+    """The names of a field in sequence, and where each ends: what holds them, and where these two begin for C."""
     names = [name.encode() for name in path]
-    return np.frombuffer(b"".join(names), np.uint8), np.cumsum([len(name) for name in names], dtype=np.int64)
+    ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    joined = np.frombuffer(b"".join(names), np.uint8)
+    return (joined, ends), compiled.address(joined), compiled.address(ends)
 
 
 def examine(texts: Strings, odd: Flags, hashed: tuple[int, int] | None = None) -> Examined:
@@ -97,7 +96,7 @@ def examine(texts: Strings, odd: Flags, hashed: tuple[int, int] | None = None) -
     odd, keys = odd.copy(), None if hashed is None else np.empty(len(texts), np.uint64)
     given = compiled.address(odd), *(hashed or (0, 0)), None if keys is None else compiled.address(keys)
     usual = not _library().texts_examine(*texts.given, *given)
-    return Examined(texts, odd, usual, keys if usual else None)
+    return Examined(texts, odd, usual, keys if usual else None, _NO_STARTS)
 
 
 def read_text(reader: Reader, offset: int, length: int, *, check: bool = True) -> tuple[memoryview, bool]:
@@ -120,7 +119,7 @@ def read_lines(
     file ends, its last line need not end, unless it is damaged there."""
     place = local_file(reader, offset, length)
     if place is not None:
-        data, found = buffers.take(place[1]), (c_int64 * 2)()
+        data, found = buffers.take(place[1] + _SLACK)[: place[1]], (c_int64 * 2)()  # as large as what it is parsed to
         given = compiled.address(data), newline[0], *most, len(data) < length, found
         if _library().texts_read_lines(place[0], offset, len(data), *given) == len(data):
             return data.data, (found[0], found[1])

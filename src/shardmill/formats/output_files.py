@@ -84,17 +84,13 @@ class OutputFiles:
             self._unwritten.add(placed)
         placed.writes.append(self._files[name].place(data))
 
-    @contextlib.contextmanager
-    def placing(self) -> "Iterator[Placed]":
+    def placing(self) -> "Placed":
         """Bytes appended inside get their offsets and checksums now, and are written later by Placed.write."""
-        placed = self._placing = Placed(self)
-        try:
-            yield placed
-        except BaseException as e:
-            self.done(placed, e)
-            raise
-        finally:
-            self._placing = None
+        return Placed(self)
+
+    def place_in(self, placed: "Placed | None") -> None:
+        """Where the bytes are noted that are appended from now on; None: they are written at once."""
+        self._placing = placed
 
     def done(self, placed: "Placed", error: BaseException | None = None) -> None:
         """All of it is written, or never will be."""
@@ -285,6 +281,15 @@ class Placed:
     def __init__(self, files: OutputFiles) -> None:
         self._files = files
         self.writes: list[tuple[GrowingFile, int, memoryview]] = []
+
+    def __enter__(self) -> "Placed":
+        self._files.place_in(self)
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._files.place_in(None)
+        if error is not None:
+            self._files.done(self, error)
 
     def write(self) -> None:
         """Write them, in any thread, while others append and write."""

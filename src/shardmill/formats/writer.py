@@ -6,7 +6,7 @@ from shardmill.formats.indexes import sidecars_of
 from shardmill.formats.output_files import OutputFiles
 from shardmill.formats.registry import Output
 from shardmill.formats.shards import SPLITS, Positions, Provenance, Shard, SidecarFile, SplitName, SplitText, Tokens
-from shardmill.tokens.layout import ends_and_sizes
+from shardmill.tokens.layout import empties, ends_and_sizes
 from shardmill.tokens.token_bytes import token_bytes_of
 
 _NOWHERE = np.zeros((8 << 10, 2), np.uint64)
@@ -23,6 +23,8 @@ class ShardFiles:
         self, files: OutputFiles, output: Output, split: SplitName, extra: dict[str, int], *, finished: bool
     ) -> None:
         self._files, self._output, self._split = files, output, split
+        self._last = ""
+        """The name of the last shard."""
         self.end, self.documents = extra.get(f"{split}.end", 0), extra.get(f"{split}.documents", 0)
         """Where the last whole document ends, and how many there are."""
         self.text_bytes = extra.get(f"{split}.bytes", 0)
@@ -32,6 +34,7 @@ class ShardFiles:
             self._sizes.append((states[name].bytes - output.header_bytes) // output.dtype.itemsize)
         self.tokens = sum(self._sizes)
         count = len(self._sizes)
+        self._last = self._name(count - 1) if count else ""
         for number in range(count - 1):
             files.full(self._name(number))
         # At the end the last shard may be patched, or joined to the one before.
@@ -51,7 +54,7 @@ class ShardFiles:
             if not self._sizes or self._sizes[-1] == limit:
                 self._begin_shard()
             part = ids if limit is None else ids[: limit - self._sizes[-1]]
-            self._files.append(self._name(len(self._sizes) - 1), part.data.cast("B"))
+            self._files.append(self._last, part.data.cast("B"))
             self._sizes[-1] += len(part)
             ids = ids[len(part) :]
 
@@ -61,7 +64,7 @@ class ShardFiles:
         if len(self._sizes) > least and self._sizes[-1] < self._output.least_tokens:
             self._join_last()
         if self._sizes and (header := self._output.header(self._sizes[-1])) != self._full_header():
-            self._files.patch(self._name(len(self._sizes) - 1), header)
+            self._files.patch(self._last, header)
 
     def shards(self) -> tuple[Shard, ...]:
         return tuple(
@@ -75,12 +78,14 @@ class ShardFiles:
         self._sizes.append(0)
         if (settled := len(self._sizes) - self._open - 1) >= 0:
             self._files.settle(self._name(settled))
+        self._last = self._name(len(self._sizes) - 1)
         if self._output.header_bytes:
-            self._files.append(self._name(len(self._sizes) - 1), memoryview(self._full_header()))
+            self._files.append(self._last, memoryview(self._full_header()))
 
     def _join_last(self) -> None:
         size, itemsize = self._sizes.pop(), self._output.dtype.itemsize
-        last, before = self._name(len(self._sizes)), self._name(len(self._sizes) - 1)
+        last, before = self._last, self._name(len(self._sizes) - 1)
+        self._last = before
         self._files.copy(last, self._output.header_bytes, size * itemsize, before)
         self._files.drop(last)
         self._sizes[-1] += size
@@ -173,6 +178,10 @@ class FormatWriter:
     def _documents(self, split: SplitName, ends: Positions, begin: int, places: Provenance) -> None:
         """Documents that end there, counted from a token of the split; those without tokens are left out."""
         grown = self._splits[split]
+        if not self._sidecars:  # nothing records where they end
+            grown.documents += len(ends) - empties(ends, grown.end - begin)
+            grown.end = begin + int(ends[-1])
+            return
         ends, sizes, empty = ends_and_sizes(ends, begin, grown.end)
         if empty:
             some = sizes > 0

@@ -78,8 +78,10 @@ class GrowingFile:
 
     def write(self, at: int, data: memoryview) -> None:
         """Write at such an offset. Several threads may do so at once."""
-        with writing(self.path):
+        try:
             _write(self._fd, data, at)
+        except OSError as e:
+            raise _output_error(self.path, e) from e
         begun, end = at // _BEGUN_BYTES, (at + data.nbytes) // _BEGUN_BYTES
         if begun < end:
             machine.begin_to_write(self._fd, begun * _BEGUN_BYTES, (end - begun) * _BEGUN_BYTES)

@@ -240,7 +240,7 @@ class _Output:
         """Decide where the tokens of a Block belong. Returns whether more is wanted, and what writes them there, which
         nobody has to wait for."""
         milled = self._truncation.take(milled)
-        self._publisher.make_room(self._coming(milled), self._commit, self._halt)
+        self._publisher.make_room(lambda: self._coming(milled), self._commit, self._halt)
         self._torn = True
         with self._files.placing() as placed:
             self._place(milled)

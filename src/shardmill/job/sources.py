@@ -285,7 +285,15 @@ class Source:
             )
             spent = spent if self._until is None else min(spent, self._until.spent)
         spent = max(done, spent)
-        return spent, dataclasses.replace(after, spent=spent, frame=frame, frame_text=text)
+        return spent, Position(
+            file=after.file,
+            offset=after.offset,
+            begin=after.begin,
+            record=after.record,
+            spent=spent,
+            frame=frame,
+            frame_text=text,
+        )
 
     def _text(self, start: Position, base: int, until: Position | None) -> Iterator[Part]:
         none = True

@@ -32,7 +32,7 @@ class Renaming:
     def durable(self, reached: Checkpoint) -> None:
         """A checkpoint is on disk."""
 
-    def make_room(self, coming: int, commit: Callable[[], None], halt: threading.Event) -> None:
+    def make_room(self, coming: Callable[[], int], commit: Callable[[], None], halt: threading.Event) -> None:
         """Wait until so many more bytes may be written."""
 
     def finish(self, _: Callable[[], None]) -> None:
@@ -66,15 +66,16 @@ class Upload:
             sizes = {name: self._files.size(name) for name in self._files.settled()}
         self._offer(name for name, size in sizes.items() if name in reached.files and reached.files[name].bytes == size)
 
-    def make_room(self, coming: int, commit: Callable[[], None], halt: threading.Event) -> None:
+    def make_room(self, coming: Callable[[], int], commit: Callable[[], None], halt: threading.Event) -> None:
         """Wait until so many more bytes may be written."""
-        if self.staged + coming <= self._limit:
+        more = coming()
+        if self.staged + more <= self._limit:
             return
         self._is_busy()
         commit()
         while True:
             busy = self._is_busy()  # before staged: uploads that have ended have made their room
-            if self.staged + coming <= self._limit:
+            if self.staged + more <= self._limit:
                 return
             if halt.is_set():
                 raise Stopped("stopped")

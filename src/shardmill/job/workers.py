@@ -141,8 +141,8 @@ class _Pipeline:
         self._ready: dict[tuple[int, int], tuple[Position | None, Stored | ShardmillError]] = {}
         """By place: where the Block said that it begins, if it could not know, and its result."""
         self._ahead = Ahead(job.rules.spool, job.budget.ahead, job.budget.on_disk)
-        lock = threading.RLock()
-        self._change, self._room = threading.Condition(lock), threading.Condition(lock)
+        self._lock = threading.RLock()
+        self._change, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
         """There is something to read; there is room in memory for what waits for its turn."""
         self._waits_for_due = False
         """A worker waits for the stretch that is due."""
@@ -164,12 +164,12 @@ class _Pipeline:
                 stretch.ended = block is None
             except ShardmillError as e:
                 stretch.ended, taken = True, stretch.taken
-                with self._change:
+                with self._lock:
                     self._ready[stretch.number, taken] = None, e
                 stretch.taken += 1
             finally:
                 stretch.lock.release()
-                with self._change:
+                with self._lock:
                     self._busy -= block is None
                     self._change.notify()
             if block is None:
@@ -180,7 +180,7 @@ class _Pipeline:
 
     def _next_stretch(self) -> _Open | None:
         """A stretch to read from, with its lock held; None: all are read, or the job is over."""
-        with self._change:
+        with self._lock:
             while not self._stopped:
                 self._wait_for_due()
                 if not (self.pressed and self._busy):
@@ -242,7 +242,7 @@ class _Pipeline:
         return stretch
 
     def _is_read(self, stretch: _Open) -> None:
-        with self._change:
+        with self._lock:
             if stretch in self._open:
                 self._open.remove(stretch)
                 self._sizes[stretch.number] = stretch.taken
@@ -255,7 +255,7 @@ class _Pipeline:
             if not self._ahead.has_room(result):
                 self._wait_for_room(taken.stretch, result)
             stored = self._ahead.put(taken.stretch, result)
-        with self._change:
+        with self._lock:
             self._ready[taken.stretch, taken.index] = taken.block.before, stored
             self._busy -= 1
         self._write_what_is_due()
@@ -263,7 +263,7 @@ class _Pipeline:
     def _wait_for_room(self, stretch: int, milled: Milled) -> None:
         """Before a result goes to disk, wait for room in memory: where writing is what takes longest, disk would only add
         to it, and what is due is mostly only a moment behind."""
-        with self._change:
+        with self._lock:
             while (
                 (self._is_behind or time.monotonic() - self._due_since < _SOON_SECONDS)
                 and stretch != self._due[0]
@@ -285,7 +285,7 @@ class _Pipeline:
             except BaseException:
                 self._stopped, self._placing = True, False
                 raise
-            with self._change:
+            with self._lock:
                 self._due = self._due[0], self._due[1] + 1
                 self._writing += 1
                 if not more:
@@ -294,7 +294,7 @@ class _Pipeline:
             try:
                 write()
             except BaseException:
-                with self._change:
+                with self._lock:
                     self._writing -= 1
                 raise
             del due, write  # which hold the tokens
@@ -303,7 +303,7 @@ class _Pipeline:
     def _next_due(self, written: int = 0) -> tuple[Position | None, Stored | ShardmillError] | None:
         """The result whose turn it is, and with it the turn; None: it is not there, or another worker has the turn.
         written: how many were written just now."""
-        with self._change:
+        with self._lock:
             self._writing -= written
             if self._placing or self._stopped:
                 return None
@@ -351,13 +351,13 @@ class _Pipeline:
 
     def leave(self) -> None:
         """The last call of a worker."""
-        with self._change:
+        with self._lock:
             self._at_work -= 1
             if not self._at_work:
                 self._over.set()
 
     def stop(self, error: BaseException | None = None) -> None:
-        with self._change:
+        with self._lock:
             self._stopped = True
             self._halt.set()  # a worker may be waiting for the network or a pipe
             if error is not None:

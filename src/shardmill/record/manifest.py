@@ -1,8 +1,9 @@
 """The finished job → manifest.json: what was made, from what, with which choices. Present only when complete (I3)."""
 
 import json
+import operator
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -59,7 +60,11 @@ class Counts:
         return self.documents + self.passages + self.passages_rejected + self.passages_unsampled
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+        return Counts(**dict(zip(_COUNTED, map(operator.add, _counts(self), _counts(other)))))
+
+
+_COUNTED = tuple(field.name for field in fields(Counts))
+_counts = operator.attrgetter(*_COUNTED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,15 +18,15 @@ Bytes = npt.NDArray[np.uint8]
 
 # Smaller ones come from Python's allocator, which is fast at these sizes.
 _LEAST = 256 << 10
-# Sizes are rounded up to one of so many between two powers of two, so that a buffer fits what comes later.
-_STEPS = 4
+_STEP = 64 << 10
 # From this size on in huge pages: measured, 0.1 instead of 0.4 ms for the first touch of a MiB, and to unmap 600 MiB
 # takes 2 ms instead of 35. Smaller ones would hold more memory than they use.
 _HUGE_FROM = 4 << 20
 _HUGE_PAGE = 2 << 20
-# The most unreferenced bytes that are kept when a new buffer is needed; and no more than are in use, so that little
-# memory is held where little is needed.
+# The most unreferenced bytes that are kept when new buffers are needed; and no more than are in use, so that little
+# memory is held where little is needed. It is looked at whenever this share more was mapped.
 _MOST_FREE_BYTES = 192 << 20
+_LOOKED_AT_SHARE = 4
 # What sys.getrefcount returns for these: the tuple and the argument refer to the array.
 _FREE = 2
 
@@ -42,8 +42,10 @@ class _Kept(NamedTuple):
 
 _this_thread = _Users()
 _lock = threading.Lock()
-_kept: dict[int, list[_Kept]] = {}
-"""By size."""
+_kept: list[_Kept] = []
+_sizes: list[int] = []
+_looked_at = 0
+"""How many bytes were mapped when it was last looked at how many of them are free."""
 _threads = 0
 
 
@@ -64,6 +66,7 @@ def used_again() -> Iterator[None]:
             if not _threads:
                 _drop(0)
                 _kept.clear()
+                _sizes.clear()
 
 
 def take(size: int) -> Bytes:
@@ -77,18 +80,29 @@ def take(size: int) -> Bytes:
     """
     if not _this_thread.inside or size < _LEAST:
         return np.empty(size, np.uint8)
-    step = 1 << (size - 1).bit_length() - 1 - _STEPS.bit_length() + 1
-    room = -(-size // step) * step
     with _lock:
-        same = _kept.setdefault(room, [])
-        for number in range(len(same)):
-            if sys.getrefcount(same[number].array) == _FREE:
-                return same[number].array[:size]
+        found = _fitting(size) or _new(-(-size // _STEP) * _STEP)
+        _kept.append(found)
+        _sizes.append(len(found.array))
+        return found.array[:size]  # inside: until then, nothing refers to the array, and it looks free
+
+
+def _fitting(size: int) -> _Kept | None:
+    """The one used last that is free and not much larger: it may still be in a cache of the processor, and tokens that
+    wait must not hold more than they need."""
+    most = size + size // 2
+    for number in range(len(_sizes) - 1, -1, -1):
+        if size <= _sizes[number] <= most and sys.getrefcount(_kept[number].array) == _FREE:
+            del _sizes[number]
+            return _kept.pop(number)
+    return None
+
+
+def _new(size: int) -> _Kept:
+    if sum(_sizes) - _looked_at > _looked_at // _LOOKED_AT_SHARE:
         _drop(_MOST_FREE_BYTES)
-        memory = _mapped(room)
-        array = np.frombuffer(memory, np.uint8)
-        _kept.setdefault(room, []).append(_Kept(array, memory))
-    return array[:size]
+    memory = _mapped(size)
+    return _Kept(np.frombuffer(memory, np.uint8), memory)
 
 
 def _mapped(size: int) -> mmap.mmap:
@@ -103,19 +117,15 @@ def _mapped(size: int) -> mmap.mmap:
 
 
 def _drop(most: int) -> None:
-    """Unmap unreferenced buffers, but for so many bytes of those that were used most."""
-    free = {
-        (size, number)
-        for size, same in _kept.items()
-        for number in range(len(same))
-        if sys.getrefcount(same[number].array) == _FREE
-    }
-    most = min(most, sum(size * len(same) for size, same in _kept.items()) - sum(size for size, _ in free))
-    for size, number in sorted(free, key=lambda each: each[1]):
-        most -= size
+    """Unmap free buffers, but for so many bytes of those used last, and as many as are in use."""
+    global _looked_at
+    free = [number for number in range(len(_kept)) if sys.getrefcount(_kept[number].array) == _FREE]
+    most = min(most, sum(_sizes) - sum(_sizes[number] for number in free))
+    for number in reversed(free):
+        most -= _sizes[number]
         if most < 0:
-            memory = _kept[size][number].memory
-            _kept[size][number] = _Kept(np.empty(0, np.uint8), memory)
-            memory.close()
-    for size in list(_kept):
-        _kept[size] = [each for each in _kept[size] if not each.memory.closed]
+            memory = _kept.pop(number).memory
+            del _sizes[number]
+            with contextlib.suppress(BufferError):  # someone looks at it: it is unmapped when they are done
+                memory.close()
+    _looked_at = sum(_sizes)

@@ -105,7 +105,8 @@ class Encoder:
     def encode_and_lay_out(self, texts: Strings, begins: Flags, layout: Layout) -> tuple[Laid, tuple[Ids, TokenCounts]]:
         """The tokens as they are written, and what encode gives."""
         if self._engines.ours is not None:
-            return self._engines.ours.encode_and_lay_out(texts, begins, replace(layout, turn=self._turn))
+            layout = layout if self._turn is None else replace(layout, turn=self._turn)
+            return self._engines.ours.encode_and_lay_out(texts, begins, layout)
         encoded = self.encode(texts, begins)
         return lay_out(encoded, layout), encoded
 

@@ -137,10 +137,11 @@ class _Made:
         self._tokens: Tokens = ids if as_they_are else buffers.take(room).view(layout.dtype)
         self._rows = np.empty((3 + _COLUMNS, pieces), np.int64)
         at, row = compiled.address(self._rows), 8 * pieces
-        columns = ids, counts, layout.text_bytes, layout.has_eot, layout.closes, layout.val, self._tokens
+        address, has_eot, closes = compiled.address, layout.has_eot, layout.closes
         self.given = Given(
-            *(None if each is None else compiled.address(each) for each in columns),
-            *(at + number * row for number in range(4)),
+            *(address(ids), address(counts), address(layout.text_bytes)),
+            *(None if has_eot is None else address(has_eot), None if closes is None else address(closes)),
+            *(address(layout.val), address(self._tokens), at, at + row, at + 2 * row, at + 3 * row),
             *(pieces, ids.itemsize, self._tokens.itemsize, eot, layout.before, layout.apart, layout.threads),
             turn=layout.turn and layout.turn.at,
         )
@@ -173,6 +174,16 @@ def sums(begins: Flags, val: Sides, passages: Numbers | None, pieces: int) -> li
     return list(found)
 
 
+def empties(ends: Numbers, since: int) -> int:
+    """How many documents are empty that end there, the first of which begins at `since`.
+
+    >>> empties(np.array([3, 3, 5]), 0), empties(np.array([3, 3, 5]), 3)
+    (1, 2)
+    """
+    ends = np.ascontiguousarray(ends, np.int64)
+    return int(_quick().layout_empty(compiled.address(ends), len(ends), since))
+
+
 def ends_and_sizes(ends: Numbers, begin: int, since: int) -> tuple[Numbers, Numbers, int]:
     """Ends of documents, counted from `begin`, and their sizes, the first of which begins at `since`; how many are empty.
 
@@ -203,4 +214,5 @@ def _quick() -> PyDLL:
     library = compiled.quick(_library())
     compiled.declare(library, "layout_sums", None, c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
     compiled.declare(library, "layout_ends", c_int64, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p)
+    compiled.declare(library, "layout_empty", c_int64, c_void_p, c_int64, c_int64)
     return library

@@ -9,8 +9,8 @@ from shardmill.documents import native
 from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD, ODD = range(7)
-"""What comes next, when rows were found: see pages_rows and chunks_rows."""
+DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD, ODD, SMALL = range(8)
+"""What comes next, when rows were found: see pages_rows and chunks_take."""
 # Texts stay in the pages that they are in, unless those are more than so many times as large.
 _MOST_TIMES = 4
 
@@ -101,25 +101,29 @@ class ChunkPages(Structure):
     """A column chunk as far as it was read, and the pages that were found in it; likewise."""
 
     _fields_ = [
+        *((name, c_int64) for name in ("file", "next", "end")),
         ("data", c_void_p),
-        ("size", c_int64),
-        ("top", c_int64),
+        *((name, c_int64) for name in ("size", "data_at", "data_room", "top")),
         *((name, c_void_p) for name in ("decompress", "words", "ends")),
-        *((name, c_int64) for name in ("count", "room", "rows")),
+        *((name, c_int64) for name in ("count", "words_room", "rows", "largest")),
+        ("out", c_void_p),
+        ("out_room", c_int64),
+        ("used", c_int64),
         ("pages", POINTER(FoundPage)),
-        *((name, c_int64) for name in ("found", "now", "begun")),
+        *((name, c_int64) for name in ("pages_room", "found", "now", "begun")),
         ("page", PageRows),
     ]
 
-    def find(self, most_pages: int, largest: int, most_bytes: int) -> int:
-        """The next pages of the data; returns to how many bytes they decompress."""
-        return int(_quick().chunks_find(byref(self), most_pages, largest, most_bytes))
+    def find(self) -> int:
+        """The next pages."""
+        return int(_library().chunks_find(byref(self)))
 
-    def decompress_to(self, out: buffers.Bytes) -> None:
-        _library().chunks_decompress(byref(self), compiled.address(out))
+    def take_to(self, window: Window) -> int:
+        """The next pages, decompressed, and their rows; returns what comes next."""
+        return int(_library().chunks_take(byref(self), byref(window)))
 
     def add_to(self, window: Window) -> int:
-        """Rows of these pages; returns what comes next."""
+        """More rows of the pages that were found; returns what comes next."""
         return int(_library().chunks_rows(byref(self), byref(window)))
 
 
@@ -135,7 +139,8 @@ def _library() -> CDLL:
     library = native._library()
     compiled.declare(library, "pages_rows", None, c_void_p, c_void_p)
     compiled.declare(library, "pages_copy", None, c_void_p, c_void_p, c_int64, c_void_p)
-    compiled.declare(library, "chunks_decompress", None, c_void_p, c_void_p)
+    compiled.declare(library, "chunks_find", c_int64, c_void_p)
+    compiled.declare(library, "chunks_take", c_int64, c_void_p, c_void_p)
     compiled.declare(library, "chunks_rows", c_int64, c_void_p, c_void_p)
     return library
 
@@ -144,5 +149,4 @@ def _library() -> CDLL:
 def _quick() -> PyDLL:
     library = compiled.quick(_library())
     compiled.declare(library, "pages_header", c_int64, c_char_p, c_int64, c_void_p)
-    compiled.declare(library, "chunks_find", c_int64, c_void_p, c_int64, c_int64, c_int64)
     return library

@@ -4,8 +4,6 @@ A library would allocate whatever a page header claims. Here small pages are hel
 and a page that can be neither held nor streamed is refused before any of it is read.
 """
 
-import contextlib
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +13,7 @@ import pyarrow as pa
 from shardmill.documents.columnar import native
 from shardmill.documents.columnar.native import Data
 from shardmill.io.compression import LEAST_WINDOW, Compression, Decompressed, window_of, zstd_text_bytes
-from shardmill.io.reading import Reader, local_file
-from shardmill.system import buffers
+from shardmill.io.reading import Reader
 
 PLAIN, DELTA_LENGTHS, DELTA_PREFIXES = 0, 6, 7
 BY_DICTIONARY = (2, 8)
@@ -27,8 +24,6 @@ _STREAMED: dict[str, Compression] = {"ZSTD": "zstd", "GZIP": "gzip", "SNAPPY": "
 _BLOCKS = {"SNAPPY": "snappy", "LZ4": "lz4_raw"}
 # Headers are short, unless they have statistics of long values.
 _HEADER_BYTES = (8 << 10, 64 << 10)
-# Of a chunk, so much is read at once.
-_AHEAD_BYTES = 4 << 20
 # Of each value of a dictionary its end is kept. Of each value in deltas 8 bytes are, 16 if there are prefixes: a third
 # of it is counted here, since what is held is reserved three times over.
 _END_BYTES, _DELTA_BYTES = 4, 6
@@ -59,6 +54,8 @@ class Chunk:
     reader: Reader
     start: int
     length: int
+    size: int
+    """Bytes when decompressed."""
     values: int
     codec: str
     max_level: int
@@ -237,37 +234,6 @@ class Held:
 
     def done_until(self, offset: int) -> None:
         pass
-
-
-class Ahead:
-    """The bytes of a column chunk, read forward, some megabytes at a time."""
-
-    def __init__(self, chunk: Chunk) -> None:
-        self._reader, self._end = chunk.reader, chunk.end
-        self._data, self._at = memoryview(b""), chunk.start
-
-    def known(self, offset: int) -> memoryview:
-        """What was read already from there on; the offset is one that was read, or comes next."""
-        return self._data[offset - self._at :]
-
-    def more(self, offset: int) -> memoryview:
-        """The same, after reading more."""
-        until = min(offset + _AHEAD_BYTES, self._end)
-        known = self.known(offset)
-        self._data, self._at = _joined(known, self._reader, offset + len(known), until), offset
-        return self._data
-
-
-def _joined(rest: memoryview, reader: Reader, start: int, end: int) -> memoryview:
-    """Some bytes, and behind them those of a file from one place to another."""
-    place = local_file(reader, start, end - start)
-    if place is not None and place[1] > 0:
-        data = buffers.take(len(rest) + place[1]).data
-        data[: len(rest)] = rest
-        with contextlib.suppress(OSError):  # told below
-            if os.preadv(place[0], [data[len(rest) :]], start) == place[1]:
-                return data
-    return memoryview(bytes(rest) + reader.read(start, end - start))
 
 
 class _Section:

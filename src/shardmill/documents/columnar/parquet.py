@@ -51,11 +51,15 @@ class _File:
             raise ValueError(f"{self.meta.num_rows:,} rows in all, {sum(rows):,} in its row groups")
         self.ends = np.cumsum(np.array(rows, np.int64))
         """The row at which each row group ends."""
+        self._columns: dict[str, int] = {}
+        self._levels: dict[int, int] = {}
 
     def column(self, field: str, path: str) -> int:
         """Where the text is."""
-        top, names = choose_column(self.schema, field, path)
-        return self.leaf(".".join((top, *names)))
+        if field not in self._columns:
+            top, names = choose_column(self.schema, field, path)
+            self._columns[field] = self.leaf(".".join((top, *names)))
+        return self._columns[field]
 
     def leaf(self, path: str) -> int:
         columns = pq.ParquetSchema(self.meta)
@@ -65,15 +69,18 @@ class _File:
         return range(int(self.ends[group - 1]) if group else 0, int(self.ends[group]))
 
     def chunk(self, reader: Reader, group: int, column: int) -> Chunk:
-        found, kind = self.meta.row_group(group).column(column), pq.ParquetSchema(self.meta).column(column)
+        found = self.meta.row_group(group).column(column)
+        if column not in self._levels:
+            self._levels[column] = pq.ParquetSchema(self.meta).column(column).max_definition_level
         starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else 0]
         return Chunk(
             reader=reader,
             start=min(start for start in starts if start > 0),
             length=found.total_compressed_size,
+            size=found.total_uncompressed_size,
             values=found.num_values,
             codec=found.compression,
-            max_level=kind.max_definition_level,
+            max_level=self._levels[column],
         )
 
 

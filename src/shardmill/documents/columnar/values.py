@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.documents.columnar import pages
-from shardmill.documents.columnar.chunks import Pages, too_few_values
+from shardmill.documents.columnar.chunks import LENGTH_BYTES, Pages, ends_early, too_few_values, too_long_value
 from shardmill.documents.columnar.columns import ShortValues, Values, fitting, long_value, window_bytes
 from shardmill.documents.columnar.native import (
     DONE,
@@ -38,7 +38,6 @@ from shardmill.io.reading import Reader
 from shardmill.tokens.strings import Strings
 
 _Integers = npt.NDArray[np.int64]
-_LENGTH_BYTES = 4
 _MOST_BITS = 32
 _length: Callable[[bytes, int], tuple[int]] = struct.Struct("<I").unpack_from
 
@@ -59,6 +58,7 @@ class Found:
     def __init__(self, start: Position, rules: TextRules) -> None:
         self.start, self._rules, self._row = start, rules, 0
         self._window, self._owners, self._held = Window(MAX_RECORDS, rules.max_run_bytes), list[Data](), 0
+        self._pages = Pages(rules.max_held)
 
     @property
     def next_row(self) -> int:
@@ -69,18 +69,18 @@ class Found:
         if self.next_row != rows.start:
             yield from self.rest()
             self._row = rows.start
-        many = Pages(chunk, self._rules.max_held) if self.start.record <= rows.start else None
         words: _Dictionary | None = None
         at, stop = chunk.start, rows.start + chunk.values
+        many = self._pages if self.start.record <= rows.start else None
+        if many is not None:
+            many.begin(chunk, min(stop, rows.stop) - rows.start)
         try:
             while at < chunk.end and self.next_row < stop:
                 if many is not None:
-                    room = window_bytes(self.start.file, self._row, self._rules) - self._held
-                    if many.find(at, min(stop, rows.stop) - self.next_row, room):
-                        odd = yield from self._rows_of(many)
-                        at = many.start if odd else many.end
-                        if not odd:
-                            continue
+                    odd = yield from self._rows_of(many)
+                    at = many.next
+                    if not odd:
+                        continue
                 page = chunk.page(at)
                 if page.kind == DICTIONARY:
                     if words is not None or (many is not None and many.words >= 0):
@@ -94,11 +94,15 @@ class Found:
                         raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
                     if end > self.start.record:
                         if words is None and many is not None and many.words >= 0:
-                            words = _Dictionary(Held(chunk.reader.path, many.dictionary), many.ends[: many.words])
+                            words = _Dictionary(
+                                Held(chunk.reader.path, many.dictionary), many.ends[: many.words].copy()
+                            )
                         yield from self._rows_of(_Source(chunk, page, words, self._rules))
                     else:
                         self._row = end
                 at = page.at + page.compressed
+                if many is not None:
+                    many.go_to(at, min(stop, rows.stop) - self.next_row)
         except Exception:
             yield from self.rest()
             raise
@@ -204,7 +208,7 @@ class _Source:
 
 def _levels(levels: Runs, chunk: Chunk, page: Page, body: Reader, held: int) -> int:
     """Finds the definition levels of a page; returns where its values begin."""
-    start, end = (_LENGTH_BYTES, _end_of(body, 0, page.size)) if page.kind == DATA else (0, page.levels)
+    start, end = (LENGTH_BYTES, _end_of(body, 0, page.size)) if page.kind == DATA else (0, page.levels)
     if end - start > held:
         raise ValueError(f"definition levels of {end - start:,} bytes, and there is room for {held:,}")
     data = _exactly(body, start, end) if page.kind == DATA else chunk.reader.read(page.at, end)
@@ -226,8 +230,8 @@ def _plain(rows: PageRows, body: Reader, at: int, end: int, rules: TextRules) ->
         yield _Piece(data, at - first, min(len(data), end - first), body, first)
         if first + rows.at == at:  # not even one is all here
             until = _end_of(body, at, end)
-            is_long = until - at - _LENGTH_BYTES > rules.max_run_bytes
-            yield _Piece(_exactly(body, at, at + _LENGTH_BYTES if is_long else until), 0, until - at, body, at)
+            is_long = until - at - LENGTH_BYTES > rules.max_run_bytes
+            yield _Piece(_exactly(body, at, at + LENGTH_BYTES if is_long else until), 0, until - at, body, at)
             at = until
         else:
             at = first + rows.at
@@ -282,7 +286,7 @@ def _delta_values(page: Page, path: str, cursor: Cursor, rules: TextRules) -> It
             if not 0 <= prefix <= len(value) or suffix < 0:
                 raise ValueError(f"a value of {prefix:,} and {suffix:,} bytes after one of {len(value):,}")
             value = value[:prefix] + cursor.take(suffix)
-            values += [len(value).to_bytes(_LENGTH_BYTES, "little"), value]
+            values += [len(value).to_bytes(LENGTH_BYTES, "little"), value]
         data = b"".join(values)
         yield _Piece(data, 0, len(data), Held(path, data))
         prefixes, suffixes = prefixes[count:], suffixes[count:]
@@ -317,9 +321,9 @@ def _unpacked(data: bytes, width: int, count: int) -> _Integers:
 
 def _end_of(body: Reader, at: int, end: int) -> int:
     """Where the value ends whose length is here."""
-    found = at + _LENGTH_BYTES + _length(_exactly(body, at, at + _LENGTH_BYTES), 0)[0]
+    found = at + LENGTH_BYTES + _length(_exactly(body, at, at + LENGTH_BYTES), 0)[0]
     if found > end:
-        raise ValueError("a value is longer than its page")
+        raise too_long_value()
     return found
 
 
@@ -332,5 +336,6 @@ def _around(body: Reader, start: int, end: int) -> tuple[Data, int]:
     """Bytes of a body that include [start, end), and where they begin in it: all of it, if it is in memory."""
     data, first = (body.data, 0) if isinstance(body, Held) else (body.read(start, end - start), start)
     if first + len(data) < end:
-        raise ValueError(damage_of(body) or "a page ends too early")
+        damage = damage_of(body)
+        raise ends_early() if damage is None else ValueError(damage)
     return data, first

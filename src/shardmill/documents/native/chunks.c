@@ -3,11 +3,14 @@
 #include "pages.h"
 
 #include <string.h>
+#include <unistd.h>
 
-enum { ODD = NO_WORD + 1 };
+/* Besides those of pages.h: what comes next. ODD: a page that is to be read by itself; SMALL: there is no room to decompress
+ * the next page. */
+enum { ODD = NO_WORD + 1, SMALL };
 
-/* A page that was found: its header; where that begins, and where it ends; and what the page decompresses to, apart from
- * levels that stand before it. */
+/* A page that was found: its header; where that begins in the data, and where it ends; and what the page decompresses to,
+ * apart from levels that stand before it. */
 typedef struct {
     Header is;
     int64_t start, at;
@@ -18,15 +21,21 @@ typedef size_t (*Decompress)(void *to, size_t room, const void *from, size_t siz
 
 /* A chunk as far as it was read. */
 typedef struct {
-    const u8 *data; /* some of its bytes */
-    int64_t size;
+    int64_t file;       /* its descriptor; -1: the caller reads */
+    int64_t next, end;  /* in the file: where the page begins that was not read yet, and where the chunk ends */
+    u8 *data;           /* bytes that were read: so many, from there on; and how many there is room for */
+    int64_t size, data_at, data_room;
     int64_t top; /* a value is null unless its level is this; 0: there are no nulls */
     Decompress decompress;
     const u8 *words; /* the text of its dictionary */
     u32 *ends;       /* where each word ends; room for so many */
-    int64_t count, room;
-    int64_t rows;       /* in pages that were not found yet */
-    Found *pages;       /* that were found */
+    int64_t count, words_room;
+    int64_t rows;           /* in pages that were not found yet */
+    int64_t largest;        /* how many bytes a page may need */
+    u8 *out;                /* where pages are decompressed, and how many bytes there is room for */
+    int64_t out_room, used; /* and how many are used */
+    Found *pages;           /* that were found */
+    int64_t pages_room;
     int64_t found, now; /* how many, and at which of them the rows are */
     int64_t begun;      /* some rows of that page were taken */
     Page page;
@@ -37,22 +46,23 @@ static int64_t length_at(const u8 *data)
     return (int64_t)(data[0] | (u32)data[1] << 8 | (u32)data[2] << 16 | (u32)data[3] << 24);
 }
 
-static int is_usual(const Chunk *c, const Found *page, int has_words)
+static int is_usual(const Chunk *c, const Found *page, int64_t rows, int has_words)
 {
     int by_dictionary = page->is.encoding == BY_DICTIONARY || page->is.encoding == BY_DICTIONARY_TOO;
     if (page->is.kind == DICTIONARY)
-        return !has_words && page->is.values <= c->room && (page->is.encoding == PLAIN || page->is.encoding == BY_DICTIONARY);
-    return (page->is.kind == DATA || page->is.kind == DATA_V2) && page->is.values <= c->rows &&
+        return !has_words && page->is.values <= c->words_room && (page->is.encoding == PLAIN || page->is.encoding == BY_DICTIONARY);
+    return (page->is.kind == DATA || page->is.kind == DATA_V2) && page->is.values <= rows &&
            (page->is.encoding == PLAIN || (by_dictionary && has_words));
 }
 
-/* Finds the next pages that are whole in the data: at most so many, none of which needs more than `largest` bytes, and
- * which decompress to no more than `most` bytes in all, unless it is a single one. Returns these bytes. */
-int64_t chunks_find(Chunk *c, int64_t room, int64_t largest, int64_t most)
+static int64_t find_in_data(Chunk *c)
 {
-    int64_t at = 0, bytes = 0;
+    int64_t at = c->next - c->data_at, rows = c->rows;
     int has_words = c->count >= 0;
-    for (c->found = c->now = c->begun = 0; c->found < room && c->rows > 0; c->found++) {
+    c->found = c->now = c->begun = c->used = 0;
+    if (at < 0 || at > c->size)
+        return ODD;
+    while (c->found < c->pages_room && rows > 0) {
         Found *page = c->pages + c->found;
         int64_t length = pages_header(c->data + at, c->size - at, &page->is);
         if (length <= 0)
@@ -62,16 +72,46 @@ int64_t chunks_find(Chunk *c, int64_t room, int64_t largest, int64_t most)
         page->body = NULL;
         int64_t needs = page->is.size > page->is.compressed ? page->is.size : page->is.compressed;
         needs += page->is.kind == DICTIONARY ? page->is.values * (int64_t)sizeof(u32) : 0;
-        if (page->is.compressed > c->size - page->at || needs > largest || !is_usual(c, page, has_words))
+        if (page->is.compressed > c->size - page->at || needs > c->largest || !is_usual(c, page, rows, has_words))
             break;
-        if (c->found && bytes + page->is.size > most)
+        if (c->used + page->is.size > c->out_room) {
+            if (!c->found)
+                return SMALL;
             break;
+        }
+        c->used += page->is.size;
         at = page->at + page->is.compressed;
-        bytes += page->is.size;
         has_words |= page->is.kind == DICTIONARY;
-        c->rows -= page->is.kind == DICTIONARY ? 0 : page->is.values;
+        rows -= page->is.kind == DICTIONARY ? 0 : page->is.values;
+        c->found++;
     }
-    return bytes;
+    if (c->found > 1 && c->pages->is.kind == DICTIONARY && rows > 0) { /* it is needed longer than the pages with it */
+        c->found = 1;
+        c->used = c->pages->is.size;
+    }
+    return c->found ? DONE : ODD;
+}
+
+static int read_more(Chunk *c)
+{
+    int64_t size = c->end - c->next < c->data_room ? c->end - c->next : c->data_room;
+    if (c->file < 0 || c->data_at == c->next)
+        return 0;
+    c->data_at = c->next;
+    for (c->size = 0; c->size < size;) {
+        ssize_t done = pread((int)c->file, c->data + c->size, (size_t)(size - c->size), (off_t)(c->next + c->size));
+        if (done <= 0) /* told when the caller reads it */
+            return 0;
+        c->size += done;
+    }
+    return 1;
+}
+
+/* Finds the next pages that are usual, whole in the data and fit in `out`. SMALL: there is one, but it does not fit. */
+int64_t chunks_find(Chunk *c)
+{
+    int64_t why = find_in_data(c);
+    return why == ODD && read_more(c) ? find_in_data(c) : why;
 }
 
 static const u8 *body_of(const Chunk *c, const Found *page, u8 *out)
@@ -83,13 +123,6 @@ static const u8 *body_of(const Chunk *c, const Found *page, u8 *out)
         return length == size ? memcpy(out, c->data + from, (size_t)size) : NULL;
     size_t done = c->decompress(out, (size_t)size, c->data + from, (size_t)length);
     return done == (size_t)size ? out : NULL;
-}
-
-/* Decompresses the pages that were found, one behind the other. */
-void chunks_decompress(Chunk *c, u8 *out)
-{
-    for (int64_t i = 0; i < c->found; out += c->pages[i++].is.size)
-        c->pages[i].body = body_of(c, c->pages + i, out);
 }
 
 static int read_words(Chunk *c, const Found *page)
@@ -141,19 +174,38 @@ static int begin_page(Chunk *c, const Found *page)
 }
 
 /* Adds rows of the pages that were found to a window, and tells what comes next: no more of them, or what pages_rows tells
- * of the page at which it is. ODD: that page is to be read by itself. */
+ * of the page at which it is. */
 int64_t chunks_rows(Chunk *c, Window *w)
 {
     for (; c->now < c->found; c->now++, c->begun = 0) {
         const Found *page = c->pages + c->now;
-        if (!c->begun && (!page->body || (page->is.kind == DICTIONARY ? read_words(c, page) : begin_page(c, page))))
+        c->next = c->data_at + page->start;
+        if (!c->begun && (!page->body || (page->is.kind == DICTIONARY ? read_words(c, page) : begin_page(c, page)))) {
+            c->found = c->now;
             return ODD;
-        if (page->is.kind == DICTIONARY)
-            continue;
-        c->begun = 1;
-        pages_rows(&c->page, w);
-        if (c->page.why)
-            return c->page.why;
+        }
+        if (page->is.kind != DICTIONARY) {
+            c->begun = 1;
+            pages_rows(&c->page, w);
+            if (c->page.why)
+                return c->page.why;
+            c->rows -= page->is.values;
+        }
+        c->next = c->data_at + page->at + page->is.compressed;
     }
     return DONE;
+}
+
+/* The same; if there are no more pages, the next ones are found and decompressed first. */
+int64_t chunks_take(Chunk *c, Window *w)
+{
+    if (c->now == c->found) {
+        int64_t why = chunks_find(c);
+        if (why)
+            return why;
+        u8 *out = c->out;
+        for (int64_t i = 0; i < c->found; out += c->pages[i++].is.size)
+            c->pages[i].body = body_of(c, c->pages + i, out);
+    }
+    return chunks_rows(c, w);
 }

@@ -14,7 +14,7 @@
 #include <arm_neon.h>
 #endif
 
-enum { VERSION = 10, DEEPEST = 64, STEP = 16 };
+enum { VERSION = 11, DEEPEST = 64, STEP = 16 };
 
 /* The path to the field: its names, concatenated, and where each ends. */
 typedef struct {
@@ -315,8 +315,8 @@ static int line(Scan *s)
 }
 
 /* Writes the texts of `count` lines to out, concatenated; it has room for size + STEP bytes. texts and sizes get where each
- * stands, declined whether its line was: then it has no text. unusual: how many have none. If none has none, hashes, unless
- * null, get those of the first `most` bytes of each. Returns how many bytes these lines are. */
+ * stands, starts where its line does, declined whether its line was: then it has no text. unusual: how many have none. If
+ * none has none, hashes, unless null, get those of the first `most` bytes of each. Returns how many bytes these lines are. */
 int64_t lines_texts(Lines *g)
 {
     Scan s = {g->data, g->data + g->size, g->out, {g->names, g->name_ends, g->name_count}};
@@ -324,6 +324,7 @@ int64_t lines_texts(Lines *g)
     for (int64_t i = 0; i < g->count; i++) {
         const u8 *begin = s.at;
         u8 *text = s.out;
+        g->starts[i] = begin - g->data;
         g->declined[i] = !line(&s) || !is_utf8(begin, s.at);
         if (g->declined[i]) {
             const u8 *newline = memchr(begin, '\n', (size_t)(s.end - begin));

@@ -9,7 +9,7 @@ typedef struct {
     int64_t name_count;
     u8 *out;
     const u8 **texts;
-    int64_t *sizes;
+    int64_t *sizes, *starts;
     u8 *declined;
     int64_t most;
     u64 seed, *hashes;

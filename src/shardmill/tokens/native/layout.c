@@ -75,14 +75,21 @@ void layout_sums(const uint8_t *begins, const int8_t *val, const int64_t *passag
     }
 }
 
+/* How many documents are empty that end there; the first begins at `since`. */
+int64_t layout_empty(const int64_t *ends, int64_t count, int64_t since)
+{
+    int64_t empty = 0;
+    for (int64_t i = 0; i < count; i++)
+        empty += ends[i] == (i ? ends[i - 1] : since);
+    return empty;
+}
+
 /* Ends of documents, counted from another token, and their sizes; the first begins at `since`. Returns how many are empty. */
 int64_t layout_ends(const int64_t *ends, int64_t count, int64_t begin, int64_t since, int64_t *moved, int64_t *sizes)
 {
-    int64_t empty = 0;
     for (int64_t i = 0; i < count; i++) {
         moved[i] = ends[i] + begin;
         sizes[i] = moved[i] - (i ? moved[i - 1] : since);
-        empty += sizes[i] == 0;
     }
-    return empty;
+    return layout_empty(ends, count, since - begin);
 }
