@@ -1,6 +1,8 @@
 """Pages of Parquet are read in C as a few lines of Python would, and Parts of several row groups are exact and small (I5, I7)."""
 
+import itertools
 import random
+from functools import partial
 
 import formats
 import numpy as np
@@ -225,21 +227,30 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_input_at_fault(tmp_path):
 
 
 def read_all(reader, **changed):
-    """Every value that is read of a column, nulls included, and the error that ends it, if there is one."""
-    rules, found = rules_of(max_run_bytes=300, **changed), []
+    """Every value that is read of a column, nulls included, and the error that ends it, if there is one, and where."""
+    found, reading = [], values.Found(Position(), rules_of(max_run_bytes=300, on_error="replace", **changed))
+    file = parquet._open(reader, 1 << 20)
+    rows = [file.rows(group) for group in range(len(file.ends))]
+    chunk_of = partial(file.chunk, reader, file.column("text", "a"))
+    error, group = None, len(rows)
     try:
-        file = parquet._open(reader, 1 << 20)
-        for group in range(len(file.ends)):
-            chunk, rows = file.chunk(reader, group, file.column("text", "a")), file.rows(group)
-            for row, value in values.values_of(chunk, 0, rows, 0, rules):
-                assert row == len(found)
-                if isinstance(value, columns.ShortValues):
-                    found += [None if null else text for text, null in zip(value.texts, value.null, strict=True)]
-                else:
-                    found.append(value.read(0, 1 << 30))
-    except Exception as e:
-        return found, type(e), str(e)
-    return found, None, ""
+        for row, value in itertools.chain(reading.values_of(chunk_of, rows), reading.rest()):
+            assert row == len(found)
+            if isinstance(value, columns.ShortValues):
+                assert_owned(value.texts)
+                found += [None if null else text for text, null in zip(value.texts, value.null, strict=True)]
+            else:
+                found.append(value.read(0, 1 << 30))
+    except (ValueError, EOFError) as e:
+        error, group = e, reading.group
+    return found, type(error), str(error or ""), group
+
+
+def assert_owned(texts):
+    """Every text is in memory that its Part holds: the rest may be in other hands by the time it is encoded."""
+    spans = [(native.address(memoryview(owner)), len(owner)) for owner in texts.owners]
+    for pointer, size in zip(texts.pointers.tolist(), texts.sizes.tolist(), strict=True):
+        assert not size or any(0 <= pointer - start <= length - size for start, length in spans)
 
 
 @pytest.fixture
@@ -248,7 +259,7 @@ def page_by_page(monkeypatch):
 
     def read(reader, **changed):
         with monkeypatch.context() as patched:
-            patched.setattr(chunks.Pages, "add_to", lambda _self, _window: native.ODD)
+            patched.setattr(chunks.Pages, "add_to", lambda *_: native.ODD)
             return read_all(reader, **changed)
 
     return read
@@ -256,7 +267,9 @@ def page_by_page(monkeypatch):
 
 def some_texts(rng, nulls):
     texts = ["", "a", "the same", "é" * 90, "x" * 290, *map(str, range(30))] + ["long " * 200] * rng.randrange(2)
-    return [None if nulls and rng.random() < 0.2 else rng.choice(texts) * rng.randrange(3) for _ in range(400)]
+    each = "{} {}" if rng.random() < 0.5 else "{1}"  # all of them in a dictionary once, or some of them often
+    made = (each.format(number, rng.choice(texts) * rng.randrange(3)) for number in range(400))
+    return [None if nulls and rng.random() < 0.2 else text for text in made]
 
 
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
@@ -267,6 +280,7 @@ def test_many_pages_at_once_are_read_as_one_by_one(page_by_page, monkeypatch, tm
     for number in range(12):
         nulls, words = rng.random() < 0.5, rng.choice([4, 1000])
         monkeypatch.setattr(chunks, "_MOST_WORDS", words)
+        monkeypatch.setattr(chunks, "_AHEAD_BYTES", rng.choice([1000, 5000, 4 << 20]))
         texts = some_texts(rng, nulls)
         table = pa.table({"text": pa.array(texts, pa.string())})
         if not nulls and rng.random() < 0.5:
@@ -274,11 +288,12 @@ def test_many_pages_at_once_are_read_as_one_by_one(page_by_page, monkeypatch, tm
         options = {"data_page_size": rng.choice([50, 700, 1 << 20]), "write_batch_size": rng.choice([3, 100])}
         options |= {"use_dictionary": rng.random() < 0.6, "dictionary_pagesize_limit": rng.choice([100, 1 << 20])}
         path = tmp_path / f"{number}.parquet"
-        pq.write_table(table, path, compression=codec, data_page_version=version, row_group_size=150, **options)
+        rows = rng.choice([20, 150])
+        pq.write_table(table, path, compression=codec, data_page_version=version, row_group_size=rows, **options)
         want = [None if text is None else text.encode() for text in texts]
-        for block_bytes in (400, 5000, 1 << 20):
+        for block_bytes in (400, 5000, 12_000, 1 << 20):
             with InputReader(str(path)) as reader:
-                assert read_all(reader, block_bytes=block_bytes) == (want, None, "")
+                assert read_all(reader, block_bytes=block_bytes) == (want, type(None), "", -(-400 // rows))
             other = BytesReader("a", path.read_bytes())
             assert read_all(other, block_bytes=block_bytes) == page_by_page(other, block_bytes=block_bytes)
 
@@ -315,3 +330,18 @@ def test_damage_is_found_as_it_is_page_by_page(page_by_page, tmp_path, codec):
         path.write_bytes(data)
         with InputReader(str(path)) as reader:
             assert read_all(reader) == page_by_page(reader)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd", "snappy"])
+def test_a_dictionary_is_kept_for_the_pages_behind_it(tmp_path, codec):
+    """Where a dictionary is the last page that fits in a window, the next window has rows of it, and of other row groups,
+    whose dictionaries took its place: its buffer was given back."""
+    rng = random.Random(codec)
+    for _ in range(40):
+        sizes = [rng.randrange(20, 290) for _ in range(30)]
+        texts = [f"{number} {chr(97 + number % 26) * sizes[number // 10]}" for number in range(300)]
+        path = tmp_path / "a.parquet"
+        pq.write_table(pa.table({"text": texts}), path, compression=codec, row_group_size=10)
+        with InputReader(str(path)) as reader:
+            for block_bytes in (3000, 5000, 8000):
+                assert read_all(reader, block_bytes=block_bytes)[0] == [text.encode() for text in texts]

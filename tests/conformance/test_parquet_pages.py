@@ -36,7 +36,7 @@ def values_of(data, field="text", skip_to=0, **changed):
     file, found = parquet._open(reader, 1 << 20), {}
     column = file.column(field, reader.path)
     for group in range(len(file.ends)):
-        chunk, rows = file.chunk(reader, group, column), file.rows(group)
+        chunk, rows = file.chunk(reader, column, group), file.rows(group)
         for row, value in values.values_of(chunk, 0, rows, skip_to, rules):
             if isinstance(value, columns.ShortValues):
                 some = [None if null else text for text, null in zip(value.texts, value.null, strict=True)]

@@ -23,10 +23,8 @@ _STEP = 64 << 10
 # takes 2 ms instead of 35. Smaller ones would hold more memory than they use.
 _HUGE_FROM = 4 << 20
 _HUGE_PAGE = 2 << 20
-# The most unreferenced bytes that are kept when new buffers are needed; and no more than are in use, so that little
-# memory is held where little is needed. It is looked at whenever this share more was mapped.
-_MOST_FREE_BYTES = 192 << 20
-_LOOKED_AT_SHARE = 4
+# No more is kept than was in use at once, and this: less, and buffers would be mapped again and again.
+_SLACK = 24 << 20
 # What sys.getrefcount returns for these: the tuple and the argument refer to the array.
 _FREE = 2
 
@@ -44,8 +42,8 @@ _this_thread = _Users()
 _lock = threading.Lock()
 _kept: list[_Kept] = []
 _sizes: list[int] = []
-_looked_at = 0
-"""How many bytes were mapped when it was last looked at how many of them are free."""
+_most_in_use = 0
+"""The most bytes that were in use at once."""
 _threads = 0
 
 
@@ -53,7 +51,7 @@ _threads = 0
 def used_again() -> Iterator[None]:
     """Buffers that this thread takes inside are kept, and handed out again to any thread inside once nothing refers to
     them."""
-    global _threads
+    global _threads, _most_in_use
     with _lock:
         _threads += 1
     _this_thread.inside = True
@@ -64,13 +62,15 @@ def used_again() -> Iterator[None]:
         with _lock:
             _threads -= 1
             if not _threads:
-                _drop(0)
+                _drop(sum(_sizes))
                 _kept.clear()
                 _sizes.clear()
+                _most_in_use = 0
 
 
-def take(size: int) -> Bytes:
-    """So many bytes to write to.
+def take(size: int, *, times: float = 1.5) -> Bytes:
+    """So many bytes to write to, in a buffer that is at most so many times as large: what waits, such as tokens, must not
+    hold more than it needs, but what is soon given back may.
 
     >>> with used_again():
     ...     first = take(1 << 20)
@@ -81,16 +81,14 @@ def take(size: int) -> Bytes:
     if not _this_thread.inside or size < _LEAST:
         return np.empty(size, np.uint8)
     with _lock:
-        found = _fitting(size) or _new(-(-size // _STEP) * _STEP)
+        found = _fitting(size, int(size * times)) or _new(-(-size // _STEP) * _STEP)
         _kept.append(found)
         _sizes.append(len(found.array))
         return found.array[:size]  # inside: until then, nothing refers to the array, and it looks free
 
 
-def _fitting(size: int) -> _Kept | None:
-    """The one used last that is free and not much larger: it may still be in a cache of the processor, and tokens that
-    wait must not hold more than they need."""
-    most = size + size // 2
+def _fitting(size: int, most: int) -> _Kept | None:
+    """The one used last that is free and not too large: it may still be in a cache of the processor."""
     for number in range(len(_sizes) - 1, -1, -1):
         if size <= _sizes[number] <= most and sys.getrefcount(_kept[number].array) == _FREE:
             del _sizes[number]
@@ -99,8 +97,10 @@ def _fitting(size: int) -> _Kept | None:
 
 
 def _new(size: int) -> _Kept:
-    if sum(_sizes) - _looked_at > _looked_at // _LOOKED_AT_SHARE:
-        _drop(_MOST_FREE_BYTES)
+    global _most_in_use
+    in_use = sum(_sizes) - sum(_sizes[number] for number in _free())
+    _most_in_use = max(_most_in_use, in_use + size)
+    _drop(sum(_sizes) + size - _most_in_use - _SLACK)
     memory = _mapped(size)
     return _Kept(np.frombuffer(memory, np.uint8), memory)
 
@@ -116,16 +116,21 @@ def _mapped(size: int) -> mmap.mmap:
     return memory
 
 
-def _drop(most: int) -> None:
-    """Unmap free buffers, but for so many bytes of those used last, and as many as are in use."""
-    global _looked_at
-    free = [number for number in range(len(_kept)) if sys.getrefcount(_kept[number].array) == _FREE]
-    most = min(most, sum(_sizes) - sum(_sizes[number] for number in free))
-    for number in reversed(free):
-        most -= _sizes[number]
-        if most < 0:
-            memory = _kept.pop(number).memory
-            del _sizes[number]
-            with contextlib.suppress(BufferError):  # someone looks at it: it is unmapped when they are done
-                memory.close()
-    _looked_at = sum(_sizes)
+def _free() -> list[int]:
+    """The numbers of those that nobody uses, the one used last at the end."""
+    return [number for number in range(len(_kept)) if sys.getrefcount(_kept[number].array) == _FREE]
+
+
+def _drop(size: int) -> None:
+    """Unmap so many bytes that nobody uses, or a little more; those that were used last are kept."""
+    dropped = []
+    for number in _free():
+        if size <= 0:
+            break
+        size -= _sizes[number]
+        dropped.append(number)
+    for number in reversed(dropped):
+        memory = _kept.pop(number).memory
+        del _sizes[number]
+        with contextlib.suppress(BufferError):  # someone looks at it: it is unmapped when they are done
+            memory.close()

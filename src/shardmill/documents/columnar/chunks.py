@@ -1,11 +1,12 @@
-"""A column chunk of a Parquet file → its rows, many pages at a time: those that are as usual, and small enough to hold."""
+"""Column chunks of a Parquet file → their rows, many pages at a time: those that are as usual, and small enough to hold."""
+
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from shardmill.documents.columnar.columns import long_value
-from shardmill.documents.columnar.native import ODD, SMALL, ChunkPages, Data, FoundPage, Window, address
-from shardmill.documents.columnar.pages import DICTIONARY, MOST_HELD, PLAIN, Chunk, Held
+from shardmill.documents.columnar.native import MORE, ODD, SMALL, Chunks, Data, FoundPage, Window, address
+from shardmill.documents.columnar.pages import MOST_HELD, Chunk, Held
 from shardmill.documents.long_values import ValueReader
 from shardmill.documents.rules import TextRules
 from shardmill.io.compression import zstd_in_c
@@ -15,90 +16,103 @@ from shardmill.system import buffers, compiled
 LENGTH_BYTES = 4
 """Of a value in encoding PLAIN, before its text."""
 _MOST_PAGES = 64
-# A dictionary of more words is read by itself.
+# A chunk with a dictionary of more words is read page by page.
 _MOST_WORDS = 32 << 10
+# Pages are of many sizes, and given back soon.
+_TIMES = 3.0
 # Of a chunk, so much is read at once.
 _AHEAD_BYTES = 4 << 20
 
-Ends = npt.NDArray[np.uint32]
-
 
 class Pages:
-    """The pages of a chunk, several of which are decompressed together. One that is odd in any way is left to others."""
+    """The pages of consecutive chunks, several of which are decompressed together, as far as they are usual."""
 
     def __init__(self, largest: int) -> None:
         """largest: the most bytes that a page may need."""
         self._largest = min(largest, MOST_HELD)
-        self._found, self._room = (FoundPage * _MOST_PAGES)(), np.empty(_MOST_WORDS, np.uint32)
-        self._data = np.empty(0, np.uint8)
+        self._found, self._ends = (FoundPage * _MOST_PAGES)(), np.empty(_MOST_WORDS, np.uint32)
+        self._data, self._usual = np.empty(0, np.uint8), _AHEAD_BYTES
+        self._given = Chunks()
 
-    def begin(self, chunk: Chunk, rows: int) -> None:
-        """With another chunk, of which so many rows are wanted."""
-        self._chunk, length = chunk, min(chunk.length, _AHEAD_BYTES)
-        file = local_file(chunk.reader, chunk.start, chunk.length)
+    def begin(self, chunks: Sequence[Chunk]) -> None:
+        """With other chunks, which are alike."""
+        first, self._chunks = chunks[0], chunks
+        file = local_file(first.reader, 0, first.reader.size or 0)
+        length = min(_AHEAD_BYTES, max(chunk.length for chunk in chunks))
         if file is not None and length > len(self._data):
-            self._data = buffers.take(length)
-        zstd = zstd_in_c() if chunk.codec == "ZSTD" else None
-        self._in_c = zstd is not None or chunk.codec == "UNCOMPRESSED"
-        self._given = ChunkPages(
+            self._data = buffers.take(length, times=_TIMES)
+        zstd = zstd_in_c() if first.codec == "ZSTD" else None
+        self._in_c = zstd is not None or first.codec == "UNCOMPRESSED"
+        self._places = np.array([(chunk.start, chunk.end, chunk.values) for chunk in chunks], np.int64)
+        self._given = Chunks(
             file=-1 if file is None else file[0],
-            next=chunk.start,
-            end=chunk.end if file is None else min(chunk.end, chunk.start + file[1]),
+            chunks=compiled.address(self._places),
+            chunk_count=len(chunks),
+            chunk=-1,
             data=compiled.address(self._data),
-            data_at=-1,
             data_room=len(self._data),
-            top=chunk.max_level,
+            top=first.max_level,
             decompress=zstd,
-            ends=compiled.address(self._room),
-            count=-1,
+            ends=compiled.address(self._ends),
             words_room=_MOST_WORDS,
-            rows=rows,
             largest=self._largest,
             pages=self._found,
             pages_room=_MOST_PAGES,
         )
-        self.ends = self._room
-        self.dictionary: Data = b""
         self._bodies: list[Data] = []
-        self._by_dictionary = False
+        self._dictionary: list[Data] = []
+        self._lent: list[Data] = []
+        """What holds the pages found last, the dictionary, and one from before to which some of these pages refer."""
 
-    def add_to(self, window: Window) -> int:
-        """Rows of the next pages; returns what comes next."""
+    @property
+    def chunk(self) -> int:
+        """The number of the chunk at which this is."""
+        return max(0, int(self._given.chunk))
+
+    def add_to(self, window: Window, held: int) -> int:
+        """Rows of the next pages, in a window whose rows hold so much already; returns what comes next."""
         given = self._given
         if given.now < given.found:
-            return given.add_to(window)
-        room = max(1, min(window.room, self._chunk.size))
-        while True:
-            why = self._take(window, room)
+            return given.add_to(window) or MORE
+        # A little more than the window, so that the last page fits; or all of a small chunk; but no more than there is.
+        sizes, before = [chunk.size for chunk in self._chunks[self.chunk + (not given.rows) :]], window.count
+        room = max(window.room * 5 // 4 - held, min(sizes[0], self._usual)) if sizes else 0
+        room = min(room, sum(sizes))
+        while (why := self._take(window, max(1, room))) in (SMALL, ODD):
             if why == SMALL:
                 room = self._found[0].size
-            elif why != ODD or given.file >= 0 or not self._read():
-                return why
+                self._usual = max(self._usual, room)
+            elif given.file >= 0 or not self._read():
+                break
+            elif window.count > before:
+                return MORE  # the caller holds what they are in
+        return why
 
     def _take(self, window: Window, room: int) -> int:
         given = self._given
-        given.out_room = room
+        given.out_room, given.used, given.borrowed = room, 0, 0
         if self._in_c:
-            out = buffers.take(room)
+            out = buffers.take(room, times=_TIMES)
             given.out = compiled.address(out)
             why = given.take_to(window)
-            self._bodies = [out[: given.used].data]
-        else:
-            why = given.find()
-            self._bodies = [self._decompressed(page) for page in self._found[: given.found]]
-            why = why or given.add_to(window)
-        pages = self._found[: given.found]
-        if pages and pages[0].kind == DICTIONARY:
-            self.dictionary = self._bodies[0]
-        self._by_dictionary = any(page.encoding != PLAIN for page in pages)
-        return why
+            self._bodies, self._lent = [out[: given.used].data], self._dictionary if given.borrowed else []
+            is_here = given.count >= 0 and 0 <= given.words - given.out < room
+            self._dictionary = self._bodies if is_here else self._dictionary
+            return why
+        given.out = None
+        if (why := given.find()) or not given.found:
+            return why
+        self._bodies, before = [self._decompressed(page) for page in self._found[: given.found]], given.words
+        why, self._lent = given.add_to(window), self._dictionary
+        self._dictionary = self._bodies if given.words != before else self._dictionary
+        return why or MORE
 
     def _read(self) -> bool:
         """More of a chunk that is not in a local file."""
         given = self._given
         if given.data_at == given.next:
             return False
-        read = self._chunk.reader.read(given.next, min(_AHEAD_BYTES, given.end - given.next))
+        read = self._chunks[self.chunk].reader.read(given.next, min(_AHEAD_BYTES, given.end - given.next))
         self._data = np.frombuffer(read, np.uint8)
         given.data, given.size, given.data_at = compiled.address(self._data), len(self._data), given.next
         return True
@@ -107,7 +121,7 @@ class Pages:
         start, size = page.at + page.levels, page.size - page.levels
         data = self._data[start : page.at + page.compressed].data
         try:
-            body = self._chunk.decompressed(data, size) if page.packed and size else bytes(data)
+            body = self._chunks[0].decompressed(data, size) if page.packed and size else bytes(data)
         except ValueError:
             return b""  # the page is odd
         page.body = address(body) if len(body) == size else None
@@ -115,15 +129,14 @@ class Pages:
 
     def owners(self, _window: Window, _first: int, _rules: TextRules) -> list[Data]:
         """What holds their texts."""
-        others = [self.dictionary] if self._by_dictionary and self.dictionary is not self._bodies[0] else []
-        return [*self._bodies, *others]
+        return [*self._bodies, *self._lent] if self._given.borrowed else self._bodies
 
     def long(self, rules: TextRules) -> ValueReader:
         """The value that is told to be long."""
         at = self._given.page.data + self._given.page.start
-        owner = next(each for each in (*self._bodies, self.dictionary) if 0 <= at - address(each) < len(each))
+        owner = next(each for each in (*self._bodies, *self._lent) if 0 <= at - address(each) < len(each))
         start = at - address(owner)
-        return long_value(Held(self._chunk.reader.path, owner), start, start + self._given.page.length, rules)
+        return long_value(Held(self._chunks[0].reader.path, owner), start, start + self._given.page.length, rules)
 
     def go_on(self) -> None:
         """There is no next value: why."""
@@ -132,25 +145,9 @@ class Pages:
         raise too_few_values() if not left else too_long_value() if left >= LENGTH_BYTES else ends_early()
 
     @property
-    def next(self) -> int:
-        """Where in the file the page begins that was not read yet."""
-        return int(self._given.next)
-
-    @property
     def words(self) -> int:
-        """How many there are in the dictionary; -1: there is none."""
+        """How many there are in the dictionary."""
         return int(self._given.count)
-
-    def go_to(self, at: int, rows: int) -> None:
-        """Another page was read by itself."""
-        self._given.next, self._given.rows = at, rows
-
-    def set_dictionary(self, data: Data | None, ends: Ends) -> None:
-        """One that was read by itself; None: it is not in memory, so that pages which refer to it are odd."""
-        self._given.words_room = -1
-        if data is not None:
-            self.dictionary, self.ends = data, ends
-            self._given.words, self._given.ends, self._given.count = address(data), ends.ctypes.data, len(ends)
 
 
 def too_few_values() -> EOFError:

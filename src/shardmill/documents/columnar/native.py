@@ -9,7 +9,7 @@ from shardmill.documents import native
 from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD, ODD, SMALL = range(8)
+DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD, ODD, SMALL, MORE = range(9)
 """What comes next, when rows were found: see pages_rows and chunks_take."""
 # Texts stay in the pages that they are in, unless those are more than so many times as large.
 _MOST_TIMES = 4
@@ -97,18 +97,19 @@ class FoundPage(Structure):
     ]
 
 
-class ChunkPages(Structure):
-    """A column chunk as far as it was read, and the pages that were found in it; likewise."""
+class Chunks(Structure):
+    """Consecutive chunks of a column, as far as they were read, and the pages that were found; likewise."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("file", "next", "end")),
+        ("file", c_int64),
+        ("chunks", c_void_p),
+        *((name, c_int64) for name in ("chunk_count", "chunk", "next", "end", "rows")),
         ("data", c_void_p),
         *((name, c_int64) for name in ("size", "data_at", "data_room", "top")),
         *((name, c_void_p) for name in ("decompress", "words", "ends")),
-        *((name, c_int64) for name in ("count", "words_room", "rows", "largest")),
+        *((name, c_int64) for name in ("count", "words_room", "largest")),
         ("out", c_void_p),
-        ("out_room", c_int64),
-        ("used", c_int64),
+        *((name, c_int64) for name in ("out_room", "used", "borrowed")),
         ("pages", POINTER(FoundPage)),
         *((name, c_int64) for name in ("pages_room", "found", "now", "begun")),
         ("page", PageRows),

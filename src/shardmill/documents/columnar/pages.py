@@ -65,15 +65,15 @@ class Chunk:
     def end(self) -> int:
         return self.start + self.length
 
-    def page(self, at: int) -> Page:
-        """The page whose header begins there. Raises ValueError if it is damaged."""
-        return _page_at(self.reader, at, self.end)
+    def is_like(self, other: "Chunk") -> bool:
+        """Whether they are written in the same way."""
+        return self.codec == other.codec and self.max_level == other.max_level
 
     def pages(self) -> Iterator[Page]:
         """The pages in order, until they hold all values. Raises ValueError for a damaged header."""
         at, seen = self.start, 0
         while at < self.end and seen < self.values:
-            page = self.page(at)
+            page = _page_at(self.reader, at, self.end)
             yield page
             at = page.at + page.compressed
             seen += page.values if page.kind in (DATA, DATA_V2) else 0

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -68,8 +68,9 @@ class _File:
     def rows(self, group: int) -> range:
         return range(int(self.ends[group - 1]) if group else 0, int(self.ends[group]))
 
-    def chunk(self, reader: Reader, group: int, column: int) -> Chunk:
-        found = self.meta.row_group(group).column(column)
+    def chunk(self, reader: Reader, column: int, group: int, further: int = 0) -> Chunk:
+        """Where a column of a row group is, or of one so many further on."""
+        found = self.meta.row_group(group + further).column(column)
         if column not in self._levels:
             self._levels[column] = pq.ParquetSchema(self.meta).column(column).max_definition_level
         starts = [found.data_page_offset, found.dictionary_page_offset if found.has_dictionary_page else 0]
@@ -98,13 +99,13 @@ def read_parts(
     filtered_by = columns_of(file.schema, rules.where, reader.path)
     of = Rows(file=start.file, path=reader.path, base=base, size=reader.size or 0, rows=file.meta.num_rows)
     found, parts = Found(start, rules), partial(parts_of, of=of, start=start, rules=rules)
-    for group in range(int(np.searchsorted(file.ends, start.record, side="right")), len(file.ends)):
-        rows = file.rows(group)
-        if until is not None and rows.start >= until:
-            break
-        chunk = partial(file.chunk, reader, group, column)
+    group = int(np.searchsorted(file.ends, start.record, side="right"))
+    last = len(file.ends) if until is None else int(np.searchsorted(file.ends, until, side="left")) + 1
+    while group < last:
         kept = partial(_kept, file, reader, group, filtered_by, rules) if filtered_by else None
-        yield from _group(found, chunk, kept, group, rows, of, parts)
+        rows = [file.rows(number) for number in range(group, last if kept is None else group + 1)]
+        chunk_of = partial(file.chunk, reader, column, group)
+        group += yield from _groups(found, chunk_of, rows, kept, group, of, parts)
     yield from parts(found.rest())
 
 
@@ -135,7 +136,7 @@ def largest_page(reader: Reader, field: str, where: Where | None = None) -> int:
     most = 0
     with contextlib.suppress(*_FAILURES):  # reported when it is read
         for column in columns:
-            chunk = file.chunk(reader, 0, column)
+            chunk = file.chunk(reader, column, 0)
             for page in chunk.pages():
                 most = max(most, chunk.needs(page, MOST_HELD)[0])
     return footer * _FOOTER_FACTOR + most
@@ -162,7 +163,7 @@ def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
     number = min(int(np.searchsorted(ends, at, side="right")), len(ends) - 1)
     size = groups[number].column(column).total_uncompressed_size
     try:
-        pages = list(file.chunk(reader, number, column).pages())
+        pages = list(file.chunk(reader, column, number).pages())
     except _FAILURES:  # reported when it is read
         return None
     # The text of pages that refer to a dictionary is in the dictionary.
@@ -229,7 +230,7 @@ def _kept(
     """Which rows of a row group are wanted: read at once, since jumping to and fro is slow on a network."""
     found, rows = [], file.rows(group)
     for column in columns:
-        chunk = file.chunk(reader, group, file.leaf(column.path))
+        chunk = file.chunk(reader, file.leaf(column.path), group)
         if column.is_text:
             found.append(texts(values_of(chunk, 0, rows, rows.start, lenient(rules))))
         else:
@@ -261,35 +262,38 @@ def _refuse_large_pages(chunk: Chunk, held: int) -> None:
             )
 
 
-def _group(
+def _groups(
     found: Found,
-    chunk: Callable[[], Chunk],
+    chunk_of: Callable[[int], Chunk],
+    rows: Sequence[range],
     kept: Callable[[], Callable[[int, int], Flags]] | None,
     group: int,
-    rows: range,
     of: Rows,
     parts: Callable[..., Iterator[RowsPart | ValuePart | Counted]],
-) -> Iterator[RowsPart | ValuePart | Counted]:
-    """The rows of one row group; the last of them may be left for the next. From a page that cannot be read to the end of
-    the group, they count as rejected."""
-    wanted = None
+) -> Generator[RowsPart | ValuePart | Counted, None, int]:
+    """The rows of consecutive row groups, from this one on; the last of them may be left for the next. Returns how many
+    are done. From a page that cannot be read to the end of its group, rows count as rejected."""
+    wanted, found.group = None, 0
     try:
         wanted = kept() if kept is not None else None
-        yield from parts(found.values_of(chunk(), rows), kept=wanted)
-        reason = f"there are {found.next_row - rows.start:,} rows instead of {len(rows):,}"
+        yield from parts(found.values_of(chunk_of, rows), kept=wanted)
+        if wanted is not None:
+            yield from parts(found.rest(), kept=wanted)
+        return len(rows)
     except _FAILURES as e:
         reason = _brief(e)
-    at = max(rows.start, found.start.record, found.next_row)
-    if wanted is not None or at < rows.stop:
-        yield from parts(found.rest(), kept=wanted)
-    if at < rows.stop:
+    bad = rows[found.group]
+    at = max(bad.start, found.start.record, found.next_row)
+    yield from parts(found.rest(), kept=wanted)
+    if at < bad.stop:
         yield Counted(
             file=of.file,
-            after=of.position(rows.stop),
+            after=of.position(bad.stop),
             location=Location(path=of.path, row=at),
-            complaint=f"{rows.stop - at:,} rows, to the end of row group {group:,}, cannot be read: {reason}",
-            rejected=rows.stop - at,
+            complaint=f"{bad.stop - at:,} rows, to the end of row group {group + found.group:,}, cannot be read: {reason}",
+            rejected=bad.stop - at,
         )
+    return found.group + 1
 
 
 def _brief(error: object) -> str:

@@ -5,7 +5,7 @@ Whatever a page claims, memory holds the page if it is small, a window of text a
 """
 
 import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,8 @@ from shardmill.tokens.strings import Strings
 
 _Integers = npt.NDArray[np.int64]
 _MOST_BITS = 32
+# So many row groups are read together at most.
+_MOST_CHUNKS = 64
 _length: Callable[[bytes, int], tuple[int]] = struct.Struct("<I").unpack_from
 
 
@@ -48,7 +50,7 @@ def values_of(chunk: Chunk, file: int, rows: range, skip_to: int, rules: TextRul
     Raises ValueError, EOFError or OverflowError at a page that is damaged or too large, after the rows before it.
     """
     found = Found(Position(file=file, record=skip_to), rules)
-    yield from found.values_of(chunk, rows)
+    yield from found.values_of(lambda _: chunk, [rows])
     yield from found.rest()
 
 
@@ -59,60 +61,90 @@ class Found:
         self.start, self._rules, self._row = start, rules, 0
         self._window, self._owners, self._held = Window(MAX_RECORDS, rules.max_run_bytes), list[Data](), 0
         self._pages = Pages(rules.max_held)
+        self.group = 0
+        """Of those that are being read, the row group at which this is."""
 
     @property
     def next_row(self) -> int:
         return self._row + self._window.count
 
-    def values_of(self, chunk: Chunk, rows: range) -> Iterator[tuple[int, Values]]:
-        """As values_of, but for rows that do not fill a window yet."""
-        if self.next_row != rows.start:
-            yield from self.rest()
-            self._row = rows.start
-        words: _Dictionary | None = None
-        at, stop = chunk.start, rows.start + chunk.values
-        many = self._pages if self.start.record <= rows.start else None
-        if many is not None:
-            many.begin(chunk, min(stop, rows.stop) - rows.start)
+    def values_of(self, chunk_of: Callable[[int], Chunk], rows: Sequence[range]) -> Iterator[tuple[int, Values]]:
+        """The rows of consecutive row groups, but for those that do not fill a window yet; chunk_of tells where each is.
+
+        After an error, which comes after the rows before it, `group` is the row group that cannot be read.
+        """
+        self.group = 0
         try:
-            while at < chunk.end and self.next_row < stop:
-                if many is not None:
-                    odd = yield from self._rows_of(many)
-                    at = many.next
+            while self.group < len(rows):
+                if self.next_row != rows[self.group].start:
+                    yield from self.rest()
+                    self._row = rows[self.group].start
+                chunks = self._alike(chunk_of, rows) if self.start.record <= self._row else []
+                if chunks:
+                    odd = yield from self._many(chunks)
                     if not odd:
+                        assert self.next_row == rows[self.group - 1].stop
                         continue
-                page = chunk.page(at)
-                if page.kind == DICTIONARY:
-                    if words is not None or (many is not None and many.words >= 0):
-                        raise ValueError("it has two dictionaries")
-                    words = _Dictionary.read(chunk, page, self._rules)
-                    if many is not None:
-                        many.set_dictionary(words.data, words.ends)
-                elif page.kind in (DATA, DATA_V2):
-                    end = self.next_row + page.values
-                    if end > rows.stop:
-                        raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
-                    if end > self.start.record:
-                        if words is None and many is not None and many.words >= 0:
-                            words = _Dictionary(
-                                Held(chunk.reader.path, many.dictionary), many.ends[: many.words].copy()
-                            )
-                        yield from self._rows_of(_Source(chunk, page, words, self._rules))
-                    else:
-                        self._row = end
-                at = page.at + page.compressed
-                if many is not None:
-                    many.go_to(at, min(stop, rows.stop) - self.next_row)
+                yield from self._by_page(chunk_of(self.group), rows[self.group])
+                self.group += 1
         except Exception:
             yield from self.rest()
             raise
 
+    def _alike(self, chunk_of: Callable[[int], Chunk], rows: Sequence[range]) -> list[Chunk]:
+        """The next chunks, as far as they can be read together."""
+        chunks: list[Chunk] = []
+        for group in range(self.group, min(len(rows), self.group + _MOST_CHUNKS)):
+            try:
+                chunk = chunk_of(group)
+            except Exception:
+                if not chunks:
+                    raise
+                break  # told when those before it are read
+            if chunk.values != len(rows[group]) or (chunks and not chunk.is_like(chunks[0])):
+                break
+            chunks.append(chunk)
+        return chunks
+
+    def _many(self, chunks: list[Chunk]) -> Generator[tuple[int, Values], None, bool]:
+        """Rows of chunks; returns whether it stopped at one that is odd."""
+        first = self.group
+        self._pages.begin(chunks)
+        try:
+            odd = yield from self._rows_of(self._pages)
+        finally:
+            self.group = first + self._pages.chunk
+        self.group += not odd
+        return odd
+
+    def _by_page(self, chunk: Chunk, rows: range) -> Iterator[tuple[int, Values]]:
+        """The rows of a row group that were not found yet, page by page."""
+        words: _Dictionary | None = None
+        end = rows.start
+        for page in chunk.pages():
+            if page.kind == DICTIONARY:
+                if words is not None:
+                    raise ValueError("it has two dictionaries")
+                words = _Dictionary(chunk, page, self._rules)
+            elif page.kind in (DATA, DATA_V2):
+                end += page.values
+                if end > rows.stop:
+                    raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
+                if end <= self.next_row:
+                    continue
+                if end > self.start.record:
+                    yield from self._rows_of(_Source(chunk, page, words, self._rules))
+                else:
+                    self._row = end
+        if end != rows.stop:
+            raise ValueError(f"there are {end - rows.start:,} rows instead of {len(rows):,}")
+
     def _rows_of(self, pages: "Pages | _Source") -> Generator[tuple[int, Values], None, bool]:
-        """The rows of some pages, or of one. Returns whether it stopped at an odd page."""
+        """The rows of many pages, or of one. Returns whether it stopped at an odd page."""
         window, why = self._window, FULL
         while why not in (DONE, ODD):
             first, window.room = window.count, window_bytes(self.start.file, self._row, self._rules)
-            why = pages.add_to(window)
+            why = pages.add_to(window, self._held)
             if window.count > first:
                 self._hold(pages.owners(window, first, self._rules))
             if why == FULL or self._held > window.room:  # what is held is not all text
@@ -181,7 +213,7 @@ class _Source:
         """How many there are in the dictionary."""
         return int(self.rows.words)
 
-    def add_to(self, window: Window) -> int:
+    def add_to(self, window: Window, _held: int) -> int:
         """Rows; returns what comes next."""
         return window.add(self.rows)
 
@@ -240,23 +272,19 @@ def _plain(rows: PageRows, body: Reader, at: int, end: int, rules: TextRules) ->
 class _Dictionary:
     """The words of a dictionary, which are on disk if they are many, and where each of them ends."""
 
-    def __init__(self, body: Reader, ends: npt.NDArray[np.uint32]) -> None:
-        self.body, self.ends = body, ends
-        self.data: Data | None = body.data if isinstance(body, Held) else None
+    def __init__(self, chunk: Chunk, page: Page, rules: TextRules) -> None:
+        self.body = chunk.body(page, rules.max_held, rules.spool)
+        self.data: Data | None = self.body.data if isinstance(self.body, Held) else None
         self.address = None if self.data is None else address(self.data)
-
-    @staticmethod
-    def read(chunk: Chunk, page: Page, rules: TextRules) -> "_Dictionary":
-        made = _Dictionary(chunk.body(page, rules.max_held, rules.spool), np.zeros(page.values, np.uint32))
+        self.ends = np.zeros(page.values, np.uint32)
         found = at = 0
         while found < page.values:
-            data, first = _around(made.body, at, min(at + rules.max_run_bytes, page.size))
+            data, first = _around(self.body, at, min(at + rules.max_run_bytes, page.size))
             some = np.frombuffer(data, np.uint8)[at - first :]
             ends = plain_ends(some, min(MAX_RECORDS, page.values - found)) + at
-            ends = ends if len(ends) else np.array([_end_of(made.body, at, page.size)])
-            made.ends[found : found + len(ends)] = ends
+            ends = ends if len(ends) else np.array([_end_of(self.body, at, page.size)])
+            self.ends[found : found + len(ends)] = ends
             found, at = found + len(ends), int(ends[-1])
-        return made
 
     def fetch(self, window: Window, first: int, rules: TextRules) -> list[Data]:
         """Reads the texts of a window from the first on, which are offsets in the dictionary."""

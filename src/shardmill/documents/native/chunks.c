@@ -1,13 +1,18 @@
-/* A column chunk of Parquet → rows, many pages at a time: those that are as usual. At a page that is not, or is damaged,
- * this stops, and the caller reads it by itself. */
+/* Column chunks of Parquet → rows, many pages at a time: those that are as usual. At a page that is not, or is damaged,
+ * this stops, and the caller reads its chunk page by page. */
 #include "pages.h"
 
 #include <string.h>
 #include <unistd.h>
 
-/* Besides those of pages.h: what comes next. ODD: a page that is to be read by itself; SMALL: there is no room to decompress
- * the next page. */
-enum { ODD = NO_WORD + 1, SMALL };
+/* Besides those of pages.h: what comes next. ODD: a page that is not usual; SMALL: there is no room to decompress the next
+ * page; MORE: likewise, but others were decompressed. */
+enum { ODD = NO_WORD + 1, SMALL, MORE };
+
+/* Where a chunk is in the file, and how many values it has. */
+typedef struct {
+    int64_t start, end, values;
+} Place;
 
 /* A page that was found: its header; where that begins in the data, and where it ends; and what the page decompresses to,
  * apart from levels that stand before it. */
@@ -19,34 +24,37 @@ typedef struct {
 
 typedef size_t (*Decompress)(void *to, size_t room, const void *from, size_t size);
 
-/* A chunk as far as it was read. */
+/* Consecutive chunks of a column, as far as they were read. */
 typedef struct {
-    int64_t file;       /* its descriptor; -1: the caller reads */
-    int64_t next, end;  /* in the file: where the page begins that was not read yet, and where the chunk ends */
-    u8 *data;           /* bytes that were read: so many, from there on; and how many there is room for */
+    int64_t file; /* its descriptor; -1: the caller reads */
+    const Place *chunks;
+    int64_t chunk_count, chunk; /* how many, and at which of them this is; -1: before the first */
+    int64_t next, end;          /* in the file: where the page begins that was not read yet, and where its chunk ends */
+    int64_t rows;               /* of the chunk, that were not read yet */
+    u8 *data;                   /* bytes that were read: so many, from there on; and how many there is room for */
     int64_t size, data_at, data_room;
     int64_t top; /* a value is null unless its level is this; 0: there are no nulls */
     Decompress decompress;
-    const u8 *words; /* the text of its dictionary */
+    const u8 *words; /* the text of the dictionary */
     u32 *ends;       /* where each word ends; room for so many */
     int64_t count, words_room;
-    int64_t rows;           /* in pages that were not found yet */
-    int64_t largest;        /* how many bytes a page may need */
-    u8 *out;                /* where pages are decompressed, and how many bytes there is room for */
-    int64_t out_room, used; /* and how many are used */
-    Found *pages;           /* that were found */
+    int64_t largest; /* how many bytes a page may need */
+    u8 *out;         /* where pages are decompressed; how many bytes there is room for, and how many are used */
+    int64_t out_room, used;
+    int64_t borrowed; /* some rows are words of a dictionary that is not in `out` */
+    Found *pages;     /* that were found */
     int64_t pages_room;
     int64_t found, now; /* how many, and at which of them the rows are */
     int64_t begun;      /* some rows of that page were taken */
     Page page;
-} Chunk;
+} Chunks;
 
 static int64_t length_at(const u8 *data)
 {
     return (int64_t)(data[0] | (u32)data[1] << 8 | (u32)data[2] << 16 | (u32)data[3] << 24);
 }
 
-static int is_usual(const Chunk *c, const Found *page, int64_t rows, int has_words)
+static int is_usual(const Chunks *c, const Found *page, int64_t rows, int has_words)
 {
     int by_dictionary = page->is.encoding == BY_DICTIONARY || page->is.encoding == BY_DICTIONARY_TOO;
     if (page->is.kind == DICTIONARY)
@@ -55,11 +63,11 @@ static int is_usual(const Chunk *c, const Found *page, int64_t rows, int has_wor
            (page->is.encoding == PLAIN || (by_dictionary && has_words));
 }
 
-static int64_t find_in_data(Chunk *c)
+static int64_t find_in_data(Chunks *c)
 {
-    int64_t at = c->next - c->data_at, rows = c->rows;
+    int64_t at = c->next - c->data_at, rows = c->rows, room = c->out_room - c->used;
     int has_words = c->count >= 0;
-    c->found = c->now = c->begun = c->used = 0;
+    c->found = c->now = c->begun = 0;
     if (at < 0 || at > c->size)
         return ODD;
     while (c->found < c->pages_room && rows > 0) {
@@ -74,25 +82,18 @@ static int64_t find_in_data(Chunk *c)
         needs += page->is.kind == DICTIONARY ? page->is.values * (int64_t)sizeof(u32) : 0;
         if (page->is.compressed > c->size - page->at || needs > c->largest || !is_usual(c, page, rows, has_words))
             break;
-        if (c->used + page->is.size > c->out_room) {
-            if (!c->found)
-                return SMALL;
-            break;
-        }
-        c->used += page->is.size;
+        if (page->is.size > room)
+            return c->found ? DONE : c->used ? MORE : SMALL;
+        room -= page->is.size;
         at = page->at + page->is.compressed;
         has_words |= page->is.kind == DICTIONARY;
         rows -= page->is.kind == DICTIONARY ? 0 : page->is.values;
         c->found++;
     }
-    if (c->found > 1 && c->pages->is.kind == DICTIONARY && rows > 0) { /* it is needed longer than the pages with it */
-        c->found = 1;
-        c->used = c->pages->is.size;
-    }
     return c->found ? DONE : ODD;
 }
 
-static int read_more(Chunk *c)
+static int read_more(Chunks *c)
 {
     int64_t size = c->end - c->next < c->data_room ? c->end - c->next : c->data_room;
     if (c->file < 0 || c->data_at == c->next)
@@ -107,14 +108,31 @@ static int read_more(Chunk *c)
     return 1;
 }
 
-/* Finds the next pages that are usual, whole in the data and fit in `out`. SMALL: there is one, but it does not fit. */
-int64_t chunks_find(Chunk *c)
+static int next_chunk(Chunks *c)
 {
+    if (c->chunk + 1 >= c->chunk_count)
+        return 0;
+    const Place *place = c->chunks + ++c->chunk;
+    c->next = place->start;
+    c->end = place->end;
+    c->rows = place->values;
+    c->data_at = c->count = -1;
+    c->size = 0;
+    return 1;
+}
+
+/* Finds the next pages that are usual, whole in the data and fit in `out`; none, if all chunks are read. */
+int64_t chunks_find(Chunks *c)
+{
+    c->found = c->now = 0;
+    while (!c->rows)
+        if (!next_chunk(c))
+            return DONE;
     int64_t why = find_in_data(c);
     return why == ODD && read_more(c) ? find_in_data(c) : why;
 }
 
-static const u8 *body_of(const Chunk *c, const Found *page, u8 *out)
+static const u8 *body_of(const Chunks *c, const Found *page, u8 *out)
 {
     int64_t size = page->is.size - page->is.levels, from = page->at + page->is.levels, length = page->is.compressed - page->is.levels;
     if (!size)
@@ -125,7 +143,7 @@ static const u8 *body_of(const Chunk *c, const Found *page, u8 *out)
     return done == (size_t)size ? out : NULL;
 }
 
-static int read_words(Chunk *c, const Found *page)
+static int read_words(Chunks *c, const Found *page)
 {
     int64_t at = 0;
     for (int64_t i = 0; i < page->is.values; i++) {
@@ -141,7 +159,7 @@ static int read_words(Chunk *c, const Found *page)
     return DONE;
 }
 
-static int begin_page(Chunk *c, const Found *page)
+static int begin_page(Chunks *c, const Found *page)
 {
     Page *p = &c->page;
     int64_t at = 0, size = page->is.size - page->is.levels;
@@ -163,6 +181,7 @@ static int begin_page(Chunk *c, const Found *page)
         p->size = size;
         return DONE;
     }
+    c->borrowed |= c->words < c->out || c->words >= c->out + c->out_room;
     p->data = c->words;
     p->ends = c->ends;
     p->words = c->count;
@@ -175,7 +194,7 @@ static int begin_page(Chunk *c, const Found *page)
 
 /* Adds rows of the pages that were found to a window, and tells what comes next: no more of them, or what pages_rows tells
  * of the page at which it is. */
-int64_t chunks_rows(Chunk *c, Window *w)
+int64_t chunks_rows(Chunks *c, Window *w)
 {
     for (; c->now < c->found; c->now++, c->begun = 0) {
         const Found *page = c->pages + c->now;
@@ -196,16 +215,16 @@ int64_t chunks_rows(Chunk *c, Window *w)
     return DONE;
 }
 
-/* The same; if there are no more pages, the next ones are found and decompressed first. */
-int64_t chunks_take(Chunk *c, Window *w)
+/* The same; where there are no more pages, the next ones are found and decompressed, of one chunk after the other. */
+int64_t chunks_take(Chunks *c, Window *w)
 {
-    if (c->now == c->found) {
-        int64_t why = chunks_find(c);
-        if (why)
+    for (;;) {
+        int64_t why = chunks_rows(c, w);
+        if (why || (why = chunks_find(c)) || !c->found)
             return why;
-        u8 *out = c->out;
-        for (int64_t i = 0; i < c->found; out += c->pages[i++].is.size)
-            c->pages[i].body = body_of(c, c->pages + i, out);
+        for (int64_t i = 0; i < c->found; i++) {
+            c->pages[i].body = body_of(c, c->pages + i, c->out + c->used);
+            c->used += c->pages[i].is.size;
+        }
     }
-    return chunks_rows(c, w);
 }
