@@ -29,8 +29,9 @@ _MAX_PARTS = 4096
 # millisecond, and milling a MiB 2 ms; on a network, a request takes as long as many Blocks.
 _BLOCKS, _REMOTE_BLOCKS = 16, 64
 _MOST_BYTES = 64 << 20
-# A compressed file, or one of columns, holds several times as much text.
-_MOST_COMPRESSED_BYTES = 8 << 20
+# A compressed file, or one of columns, holds several times as much text. With large Blocks, a stretch has three or four.
+_MOST_COMPRESSED_BYTES, _MOST_OF_LARGE = 8 << 20, 16 << 20
+_LARGE_BLOCK = 8 << 20
 # Formats in which a file is read from its beginning only.
 _WHOLE = (".csv", ".tsv", ".warc", ".wet", ".arrow", ".feather")
 
@@ -81,7 +82,8 @@ def stretches(files: InputFiles, rules: TextRules, start: Position, *, alone: bo
     suffix, compression = detect.suffixes(files.path(start.file))
     plain = compression is None and detect.FORMAT_OF_SUFFIX.get(suffix, "text") in ("text", "jsonl")
     blocks = _REMOTE_BLOCKS if files.special else _BLOCKS
-    most = _MOST_BYTES if plain or files.special else _MOST_COMPRESSED_BYTES
+    most = _MOST_OF_LARGE if rules.block_bytes > _LARGE_BLOCK else _MOST_COMPRESSED_BYTES
+    most = _MOST_BYTES if plain or files.special else most
     step = max(rules.block_bytes, min(blocks * rules.block_bytes, most))
     # The next stretch starts in a later frame than this one, which may have read on behind the bytes it has spent.
     at, number = files.base(start.file) + max(start.spent, start.frame), 0
