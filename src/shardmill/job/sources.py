@@ -71,7 +71,7 @@ class Probe:
     """All are plain text."""
     first_is_text: bool
     """The first is text, compressed or not."""
-    columns: bool
+    columns: bool = False
     """The first is Parquet."""
     window: int
     """The memory that decompressing them takes."""
