@@ -25,6 +25,7 @@ import sanitize_pieces
 
 from shardmill.documents import native as documents
 from shardmill.documents.columnar import native as pages
+from shardmill.documents.columnar import pages as pages_of
 from shardmill.system import compiled
 from shardmill.tokens import layout, native
 from shardmill.tokens.model import Model, Shape
@@ -264,6 +265,44 @@ def read_page(library: CDLL, rng: random.Random) -> None:
             window.count = window.size = 0
 
 
+def _page(kind: int, values: int, encoding: int, body: bytes) -> bytes:
+    """A page of Parquet without compression, behind its header."""
+    numbers = [bytes([0x15, 2 * n & 127 | 128, n >> 6]) for n in (kind, len(body), len(body), values, encoding, 3, 3)]
+    inner = b"\x4c" if kind == pages_of.DICTIONARY else b"\x2c"
+    return b"".join([*numbers[:3], inner, *numbers[3:], b"\0\0", body])
+
+
+def read_chunk(library: CDLL, rng: random.Random) -> None:
+    """chunks_take on pages that are as they should be, or nearly, of two chunks, in buffers of exactly these sizes."""
+    words = [bytes(rng.randrange(97, 123) for _ in range(rng.randrange(30))) for _ in range(6)]
+    plain = b"".join(len(word).to_bytes(4, "little") + word for word in words)
+    numbers = b"\x03\x0c\x02" + b"\x03" + bytes(rng.randrange(256) for _ in range(3))  # 6 times 2, and eight numbers
+    levels = b"\x02\0\0\0\x0c\x01" if rng.random() < 0.5 else b""
+    coded = [_page(0, 6, 8, levels + numbers), _page(0, 6, 0, levels + plain)]
+    chunk = b"".join([_page(2, 6, 0, plain), *rng.choices(coded, k=2)])
+    data = chunk if rng.random() < 0.3 else _damaged(rng, chunk)
+    with Memory() as memory:
+        places = np.array([(0, len(data), 12), (0, len(data), 12)], np.int64)
+        given = pages.Chunks(
+            file=-1, chunk_count=2, chunk=-1, top=bool(levels), words_room=6, largest=200, pages_room=3
+        )
+        given.chunks, given.ends = memory.copy(places.tobytes()), memory.room(4 * 6)
+        given.pages = ctypes.cast(memory.room(3 * ctypes.sizeof(pages.FoundPage)), type(given.pages))
+        window = pages.Window(5, 20)
+        window.texts, window.sizes, window.null = memory.room(8 * 5), memory.room(8 * 5), memory.room(5)
+        window.room, given.data = 70, memory.copy(data)
+        for _ in range(40):
+            if given.now == given.found:
+                given.out_room, given.used = rng.choice([40, 100, 300]), 0
+                given.out = memory.room(given.out_room)
+            why = library.chunks_take(byref(given), byref(window))
+            if why == pages.ODD and given.data_at < 0:  # a chunk begins
+                given.data_at, given.size = 0, len(data)
+            elif why not in (pages.FULL, pages.LONG, pages.SMALL, pages.MORE):
+                break
+            window.count = window.size = 0
+
+
 def lay(library: CDLL, rng: random.Random) -> None:
     """layout_block on buffers of exactly the sizes it is promised."""
     pieces, wide = rng.randrange(9), rng.choice([2, 4])
@@ -303,6 +342,7 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
             engine.words(damaged[0], scalar=True)
         for _ in range(20):
             read_page(lines, rng)
+            read_chunk(lines, rng)
             scan(lines, _lines(rng), rng.choice([[b"text"], [b"a", b"text"], ["é".encode()]]))
             ask(
                 lines,
