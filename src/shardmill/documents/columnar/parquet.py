@@ -34,6 +34,8 @@ from shardmill.tokens.strings import Flags
 _FOOTER_FACTOR = 5
 _LEAST_FOOTER = 4 << 20
 _BUFFER = 256 << 10
+# So many row groups are read together at most: after one that is damaged, reading begins again.
+_MOST_GROUPS = 64
 _MAGIC = b"PAR1"
 _ARROW_SCHEMA = b"ARROW:schema"
 _FAILURES = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, EOFError)
@@ -103,7 +105,7 @@ def read_parts(
     last = len(file.ends) if until is None else int(np.searchsorted(file.ends, until, side="left")) + 1
     while group < last:
         kept = partial(_kept, file, reader, group, filtered_by, rules) if filtered_by else None
-        rows = [file.rows(number) for number in range(group, last if kept is None else group + 1)]
+        rows = [file.rows(number) for number in range(group, min(last, group + (_MOST_GROUPS if kept is None else 1)))]
         chunk_of = partial(file.chunk, reader, column, group)
         group += yield from _groups(found, chunk_of, rows, kept, group, of, parts)
     yield from parts(found.rest())

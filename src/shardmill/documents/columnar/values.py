@@ -39,8 +39,6 @@ from shardmill.tokens.strings import Strings
 
 _Integers = npt.NDArray[np.int64]
 _MOST_BITS = 32
-# So many row groups are read together at most.
-_MOST_CHUNKS = 64
 _length: Callable[[bytes, int], tuple[int]] = struct.Struct("<I").unpack_from
 
 
@@ -94,10 +92,10 @@ class Found:
     def _alike(self, chunk_of: Callable[[int], Chunk], rows: Sequence[range]) -> list[Chunk]:
         """The next chunks, as far as they can be read together."""
         chunks: list[Chunk] = []
-        for group in range(self.group, min(len(rows), self.group + _MOST_CHUNKS)):
+        for group in range(self.group, len(rows)):
             try:
                 chunk = chunk_of(group)
-            except Exception:
+            except (ValueError, LookupError, OSError):
                 if not chunks:
                     raise
                 break  # told when those before it are read
