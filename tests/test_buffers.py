@@ -37,7 +37,7 @@ def test_no_buffer_is_ever_in_two_hands():
             thread.join()
     finally:
         sys.setswitchinterval(before)
-    assert not wrong and not buffers._kept and not buffers._sizes
+    assert not wrong and not buffers._free
 
 
 def test_no_more_is_kept_than_was_in_use_at_once():
@@ -46,9 +46,9 @@ def test_no_more_is_kept_than_was_in_use_at_once():
         last = []
         for n in (*range(1, 30), *range(30, 1, -1)):
             last = [*last[-2:], buffers.take(n * MIB)]
-            assert sum(buffers._sizes) <= 4 * 30 * MIB + buffers._SLACK
+            assert buffers._mapped <= 4 * 30 * MIB + buffers._SLACK
         last[-1][:] = 7
-    assert not buffers._kept
+    assert not buffers._free
     assert (last[-1] == 7).all()
 
 
@@ -75,4 +75,4 @@ def test_a_thread_outside_and_small_buffers_come_from_numpy():
     assert buffers.take(2 * MIB).base is None
     with buffers.used_again():
         assert buffers.take(1000).base is None
-        assert isinstance(buffers.take(2 * MIB), np.ndarray) and buffers._kept
+        assert isinstance(buffers.take(2 * MIB), np.ndarray) and buffers._mapped

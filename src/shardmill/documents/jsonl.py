@@ -119,7 +119,7 @@ def _newline(head: bytes) -> bytes:
 
 def _whole_lines(reader: Reader, here: Position, base: int, newline: bytes, rules: TextRules) -> LinesPart | None:
     """Whole lines of about a block; at least one, unless it is longer than max_run_bytes: then None."""
-    longest, about = rules.max_run_bytes, block_bytes(here.file, here.offset, rules)
+    longest, about = rules.max_run_bytes, block_bytes(here.file, here.offset, rules, reader.size)
     for limit in growing(about, longest + 1) if about <= longest else (about,):
         data, (size, lines) = native.read_lines(reader, here.offset, limit, newline, (MAX_RECORDS, longest))
         if size or not data or (len(data) < limit and damage_of(reader) is not None):

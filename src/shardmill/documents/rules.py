@@ -28,6 +28,8 @@ HELD_BYTES = 4 << 20
 # Memory for one page or record batch of Parquet and Arrow, unless the files turn out to need more.
 LEAST_HELD = 16 << 20
 _LEAST_WEIGHT = 64
+# The last Block of a stretch takes what is left, up to this part of a Block more: a small one would cost as much Python.
+_REST_SHARE = 8
 
 _ALL = (1 << 64) - 1
 
@@ -120,9 +122,21 @@ def content_key(head: bytes, seed: int) -> int:
     return xxh3_64_intdigest(head, seed=seed & _ALL)
 
 
-def block_bytes(file: int, at: int, rules: TextRules) -> int:
-    """How large a Part should be that begins there."""
-    return min(rules.block_bytes, FIRST_PART_BYTES) if file == 0 and at <= len(BOM) else rules.block_bytes
+def block_bytes(file: int, at: int, rules: TextRules, end: int | None = None) -> int:
+    """How large a Part should be that begins there. end: where the stretch ends; if little would be left, up to there."""
+    if file == 0 and at <= len(BOM):
+        return min(rules.block_bytes, FIRST_PART_BYTES)
+    return max(rules.block_bytes, 0 if end is None or end - at > most_bytes(rules) else end - at + 1)
+
+
+def most_bytes(rules: TextRules) -> int:
+    """How large a Block may be."""
+    return with_rest(rules.block_bytes, rules.max_run_bytes)
+
+
+def with_rest(block: int, max_run: int) -> int:
+    """A Block and what would be too little for one of its own."""
+    return block + block // _REST_SHARE if block > max_run else block
 
 
 def weight(size: int, documents: int) -> int:

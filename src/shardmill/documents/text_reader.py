@@ -125,7 +125,8 @@ def _read_documents(
     reader.done_until(at)
     while at != end:
         before = min(BEFORE_BYTES, at - begin)
-        data, ended, forced, valid = _next_span(reader, at, before, rules, block_bytes(start.file, at, rules), end)
+        about = block_bytes(start.file, at, rules, reader.size)
+        data, ended, forced, valid = _next_span(reader, at, before, rules, about, end)
         if not data:
             return
         keys = NO_KEYS
@@ -239,7 +240,7 @@ def _read_passages(
 ) -> Iterator[TextPart]:
     at, last = start.offset, False
     while not last and (until is None or at < until.offset):
-        size = block_bytes(start.file, at, rules)
+        size = block_bytes(start.file, at, rules, reader.size if until is None else until.offset)
         # What tells the borders at both ends is read twice, so several Parts are read at once.
         about = max(size, _WINDOW) if size >= _WINDOW // 4 and local_file(reader, at, 1) is not None else size
         data, found = find_passages(reader, base, at, rules, about, None if until is None else until.offset)

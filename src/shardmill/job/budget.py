@@ -9,6 +9,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from shardmill.documents.rules import with_rest
 from shardmill.errors import UsageError
 from shardmill.spec import TEAMS_FROM
 from shardmill.system.machine import MIB
@@ -175,7 +176,8 @@ def _mib(size: int) -> str:
 
 
 def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:
-    block, run = max(block_bytes, footprint.max_run), footprint.max_run
+    run = footprint.max_run
+    block = max(with_rest(block_bytes, run), run)
     takers, _, team = _teams(workers, footprint)
     own = _PER_BLOCK_BYTE * block + team * _PER_RUN_BYTE * run
     for_each = _PER_BYTE_OF_REFERENCE * block if footprint.by_reference else own

@@ -85,6 +85,7 @@ def stretches(files: InputFiles, rules: TextRules, start: Position, *, alone: bo
     most = _MOST_OF_LARGE if rules.block_bytes > _LARGE_BLOCK else _MOST_COMPRESSED_BYTES
     most = _MOST_BYTES if plain or files.special else most
     step = max(rules.block_bytes, min(blocks * rules.block_bytes, most))
+    step -= step % rules.block_bytes if plain else 0
     # The next stretch starts in a later frame than this one, which may have read on behind the bytes it has spent.
     at, number = files.base(start.file) + max(start.spent, start.frame), 0
     known: Position | None = start

@@ -5,11 +5,11 @@ time, and Python holds the GIL meanwhile, unless the memory is mapped and unmapp
 """
 
 import contextlib
+import ctypes
 import mmap
-import sys
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,25 +25,51 @@ _HUGE_FROM = 4 << 20
 _HUGE_PAGE = 2 << 20
 # No more is kept than was in use at once, and this: less, and buffers would be mapped again and again.
 _SLACK = 24 << 20
-# What sys.getrefcount returns for these: the tuple and the argument refer to the array.
-_FREE = 2
+
+
+class _Memory:
+    """A mapping, and where it begins. It is unmapped when nothing refers to it, or by close, without the GIL."""
+
+    def __init__(self, size: int) -> None:
+        try:
+            self._mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as e:
+            raise MemoryError(f"out of memory: {size:,} bytes cannot be mapped ({e})") from None
+        if size >= _HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without them
+                self._mapped.madvise(mmap.MADV_HUGEPAGE, 0, size // _HUGE_PAGE * _HUGE_PAGE)
+        self.size, self.address = size, ctypes.addressof(ctypes.c_char.from_buffer(self._mapped))
+        self.close = self._mapped.close
+
+
+class _Lease:
+    """What an array in such memory refers to: when the last view of it is gone, the memory is free again."""
+
+    def __init__(self, memory: _Memory, size: int) -> None:
+        self._memory = memory
+        self.__array_interface__: dict[str, Any] = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (memory.address, False),
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        # Without the lock, which this thread may hold. If no thread is inside any more, nothing refers to the memory now.
+        if _threads:
+            _free.append(self._memory)
 
 
 class _Users(threading.local):
     inside = False
 
 
-class _Kept(NamedTuple):
-    array: Bytes
-    memory: mmap.mmap
-
-
 _this_thread = _Users()
 _lock = threading.Lock()
-_kept: list[_Kept] = []
-_sizes: list[int] = []
-_most_in_use = 0
-"""The most bytes that were in use at once."""
+_free: list[_Memory] = []
+"""The one used last at the end. Anyone may append; only who holds the lock removes."""
+_mapped = _most_in_use = 0
+"""Bytes that are mapped, and the most that were in use at once."""
 _threads = 0
 
 
@@ -51,8 +77,11 @@ _threads = 0
 def used_again() -> Iterator[None]:
     """Buffers that this thread takes inside are kept, and handed out again to any thread inside once nothing refers to
     them."""
-    global _threads, _most_in_use
+    global _threads, _mapped, _most_in_use
     with _lock:
+        if not _threads:
+            _free.clear()  # what came back while the last thread left
+            _mapped = _most_in_use = 0
         _threads += 1
     _this_thread.inside = True
     try:
@@ -62,10 +91,7 @@ def used_again() -> Iterator[None]:
         with _lock:
             _threads -= 1
             if not _threads:
-                _drop(sum(_sizes))
-                _kept.clear()
-                _sizes.clear()
-                _most_in_use = 0
+                _drop(_mapped)
 
 
 def take(size: int, *, times: float = 1.5) -> Bytes:
@@ -81,56 +107,32 @@ def take(size: int, *, times: float = 1.5) -> Bytes:
     if not _this_thread.inside or size < _LEAST:
         return np.empty(size, np.uint8)
     with _lock:
-        found = _fitting(size, int(size * times)) or _new(-(-size // _STEP) * _STEP)
-        _kept.append(found)
-        _sizes.append(len(found.array))
-        return found.array[:size]  # inside: until then, nothing refers to the array, and it looks free
+        memory = _fitting(size, int(size * times)) or _new(-(-size // _STEP) * _STEP)
+    return np.asarray(_Lease(memory, size))
 
 
-def _fitting(size: int, most: int) -> _Kept | None:
+def _fitting(size: int, most: int) -> _Memory | None:
     """The one used last that is free and not too large: it may still be in a cache of the processor."""
-    for number in range(len(_sizes) - 1, -1, -1):
-        if size <= _sizes[number] <= most and sys.getrefcount(_kept[number].array) == _FREE:
-            del _sizes[number]
-            return _kept.pop(number)
+    for number in range(len(_free) - 1, -1, -1):
+        if size <= _free[number].size <= most:
+            return _free.pop(number)
     return None
 
 
-def _new(size: int) -> _Kept:
-    global _most_in_use
-    in_use = sum(_sizes) - sum(_sizes[number] for number in _free())
-    _most_in_use = max(_most_in_use, in_use + size)
-    _drop(sum(_sizes) + size - _most_in_use - _SLACK)
-    memory = _mapped(size)
-    return _Kept(np.frombuffer(memory, np.uint8), memory)
-
-
-def _mapped(size: int) -> mmap.mmap:
-    try:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as e:
-        raise MemoryError(f"out of memory: {size:,} bytes cannot be mapped ({e})") from None
-    if size >= _HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE, 0, size // _HUGE_PAGE * _HUGE_PAGE)
-    return memory
-
-
-def _free() -> list[int]:
-    """The numbers of those that nobody uses, the one used last at the end."""
-    return [number for number in range(len(_kept)) if sys.getrefcount(_kept[number].array) == _FREE]
+def _new(size: int) -> _Memory:
+    global _mapped, _most_in_use
+    in_use = _mapped - sum(memory.size for memory in _free) + size
+    _most_in_use = max(_most_in_use, in_use)
+    _drop(_mapped + size - _most_in_use - _SLACK)
+    _mapped += size
+    return _Memory(size)
 
 
 def _drop(size: int) -> None:
-    """Unmap so many bytes that nobody uses, or a little more; those that were used last are kept."""
-    dropped = []
-    for number in _free():
-        if size <= 0:
-            break
-        size -= _sizes[number]
-        dropped.append(number)
-    for number in reversed(dropped):
-        memory = _kept.pop(number).memory
-        del _sizes[number]
-        with contextlib.suppress(BufferError):  # someone looks at it: it is unmapped when they are done
-            memory.close()
+    """Unmap so many bytes that are free, or a little more; those that were used last are kept."""
+    global _mapped
+    while size > 0 and _free:
+        memory = _free.pop(0)
+        size -= memory.size
+        _mapped -= memory.size
+        memory.close()

@@ -19,14 +19,13 @@ from shardmill.documents.columnar.columns import (
     fitting,
     long_value,
     parts_of,
-    window_bytes,
 )
 from shardmill.documents.columnar.filtered import Column, Kept, columns_of, inside, lenient, scalars, texts
 from shardmill.documents.long_values import BytesReader, ValuePart
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted, damage_of, lost
 from shardmill.documents.rejects import Location
-from shardmill.documents.rules import MAX_RECORDS, TextRules
+from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes
 from shardmill.errors import ContentError, ShardmillError
 from shardmill.io.reading import Reader
 from shardmill.system.names import show
@@ -163,7 +162,7 @@ def _values(array: Any, of: Rows, row: int, skip_to: int, rules: TextRules) -> I
     while at < len(array):
         part = array.slice(at, MAX_RECORDS)
         sizes = _sizes(part) if words is None else words[part.indices.cast(pa.int64()).fill_null(len(words) - 1)]
-        count = fitting(sizes, window_bytes(of.file, row + at, rules), rules.max_run_bytes)
+        count = fitting(sizes, block_bytes(of.file, row + at, rules), rules.max_run_bytes)
         values, size = ShortValues.of_array(part.slice(0, count)), int(sizes[0])
         long = size > rules.max_run_bytes  # then it is the only one
         yield row + at, long_value(BytesReader(of.path, values.texts[0]), 0, size, rules) if long else values

@@ -13,7 +13,7 @@ from shardmill.documents.long_values import ValuePart, ValueReader, long_parts, 
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Broken, Counted, Records, checked
 from shardmill.documents.rejects import Location
-from shardmill.documents.rules import TextRules, block_bytes, weight
+from shardmill.documents.rules import TextRules, weight
 from shardmill.documents.where import Field, field_name
 from shardmill.errors import ContentError
 from shardmill.io.reading import Reader
@@ -159,11 +159,6 @@ def parts_of(
             rest = found.take(slice(skipped, None)) if skipped else found
             wanted = kept(row + skipped, len(rest)) if kept is not None else None
             yield RowsPart(of=of, row=row + skipped, values=rest, kept=wanted)
-
-
-def window_bytes(file: int, row: int, rules: TextRules) -> int:
-    """How much text to take at once from this row on."""
-    return block_bytes(file, row, rules)
 
 
 def fitting(sizes: npt.NDArray[np.int64], window: int, longest: int) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from shardmill.documents.columnar import pages
 from shardmill.documents.columnar.chunks import LENGTH_BYTES, Pages, ends_early, too_few_values, too_long_value
-from shardmill.documents.columnar.columns import ShortValues, Values, fitting, long_value, window_bytes
+from shardmill.documents.columnar.columns import ShortValues, Values, fitting, long_value
 from shardmill.documents.columnar.native import (
     DONE,
     FULL,
@@ -33,7 +33,7 @@ from shardmill.documents.long_values import ValueReader
 from shardmill.documents.native import plain_ends
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import damage_of
-from shardmill.documents.rules import MAX_RECORDS, TextRules
+from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, most_bytes
 from shardmill.io.reading import Reader
 from shardmill.tokens.strings import Strings
 
@@ -58,7 +58,7 @@ class Found:
     def __init__(self, start: Position, rules: TextRules) -> None:
         self.start, self._rules, self._row = start, rules, 0
         self._window, self._owners, self._held = Window(MAX_RECORDS, rules.max_run_bytes), list[Data](), 0
-        self._pages = Pages(rules.max_held)
+        self._pages, self._even = Pages(rules.max_held), rules.block_bytes
         self.group = 0
         """Of those that are being read, the row group at which this is."""
 
@@ -106,7 +106,9 @@ class Found:
 
     def _many(self, chunks: list[Chunk]) -> Generator[tuple[int, Values], None, bool]:
         """Rows of chunks; returns whether it stopped at one that is odd."""
-        first = self.group
+        first, size = self.group, sum(chunk.size for chunk in chunks)
+        if size > self._rules.block_bytes:  # in windows of the same size: a small last one would cost as much Python
+            self._even = -(-size // -(-size // most_bytes(self._rules)))
         self._pages.begin(chunks)
         try:
             odd = yield from self._rows_of(self._pages)
@@ -141,7 +143,8 @@ class Found:
         """The rows of many pages, or of one. Returns whether it stopped at an odd page."""
         window, why = self._window, FULL
         while why not in (DONE, ODD):
-            first, window.room = window.count, window_bytes(self.start.file, self._row, self._rules)
+            about = block_bytes(self.start.file, self._row, self._rules)
+            first, window.room = window.count, about if about < self._rules.block_bytes else self._even
             why = pages.add_to(window, self._held)
             if window.count > first:
                 self._hold(pages.owners(window, first, self._rules))
