@@ -111,7 +111,7 @@ def test_documents_are_what_split_gives(path, separator, data, block_bytes):
 
 def test_the_last_of_overlapping_separators_is_found_from_the_left():
     def end_of(data, separator):
-        return text_reader._documents_end(np.frombuffer(data, np.uint8), separator)
+        return text_reader._documents_end(np.frombuffer(data, np.uint8), separator, 100)
 
     for count in range(1, 9):
         end = end_of(b"x" + b"\n" * count, b"\n\n")

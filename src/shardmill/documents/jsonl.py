@@ -18,7 +18,7 @@ from shardmill.documents.long_values import BytesReader, ValuePart, ValueReader,
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import Broken, Counted, Records, damage_of, lost
 from shardmill.documents.rejects import Location
-from shardmill.documents.rules import BOM, HELD_BYTES, MAX_RECORDS, TextRules, block_bytes, growing, weight
+from shardmill.documents.rules import BOM, HELD_BYTES, TextRules, block_bytes, growing, weight
 from shardmill.documents.where import Field, Where, integer
 from shardmill.io.reading import Reader
 from shardmill.tokens.strings import Strings
@@ -121,7 +121,7 @@ def _whole_lines(reader: Reader, here: Position, base: int, newline: bytes, rule
     """Whole lines of about a block; at least one, unless it is longer than max_run_bytes: then None."""
     longest, about = rules.max_run_bytes, block_bytes(here.file, here.offset, rules, reader.size)
     for limit in growing(about, longest + 1) if about <= longest else (about,):
-        data, (size, lines) = native.read_lines(reader, here.offset, limit, newline, (MAX_RECORDS, longest))
+        data, (size, lines) = native.read_lines(reader, here.offset, limit, newline, (rules.max_records, longest))
         if size or not data or (len(data) < limit and damage_of(reader) is not None):
             return LinesPart(
                 file=here.file,

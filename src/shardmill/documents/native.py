@@ -19,7 +19,7 @@ CONTEXT = 8
 # Passages are longer than the reach, twice as long on average, and at most so many times.
 LONGEST = 10
 # Hashing so many bytes takes less time than others need to notice that the GIL is free.
-_QUICK_BYTES = 1 << 20
+_QUICK_BYTES = 256 << 10
 # The parser of lines copies 16 bytes at a time.
 _SLACK = 16
 

@@ -13,7 +13,7 @@ from shardmill.tokens.strings import Flags, Numbers, Strings
 
 TRAIN, VAL, AS_BEFORE = 0, 1, -1
 _NO_TEXTS = Strings.of([])
-_ALL = np.ones(16 << 10, np.bool_)
+_ALL = np.ones(128 << 10, np.bool_)
 _ALL.flags.writeable = False
 
 

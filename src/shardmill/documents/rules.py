@@ -19,9 +19,10 @@ FIRST_PART_BYTES = 64 << 10
 # The split of a document depends on a hash of its first bytes; a passage is smaller, and so is its hashed beginning.
 DOCUMENT_HEAD = 64 << 10
 PASSAGE_HEAD = 4 << 10
-# Each document of a block takes some 400 bytes besides its text. So a Part has no more than this many of them, which
-# count as half a block however short they are.
+# Each document takes memory besides its text. So a Part has no more than this many of them, or, in the formats that C
+# reads, one for so many bytes of a large block: they count as half a block, however short they are.
 MAX_RECORDS = 8 << 10
+_BYTES_OF_RECORD = 128
 # A record up to this long is parsed at once by whoever reads, under the one reserve for reading; a longer one is parsed
 # a window at a time, which takes three times as long.
 HELD_BYTES = 4 << 20
@@ -110,6 +111,11 @@ class TextRules:
     def hashed(self) -> tuple[int, int] | None:
         """How many of the first bytes of a document are hashed, and the seed; None: its offset is its key."""
         return None if self.seed is None else (DOCUMENT_HEAD, self.seed & _ALL)
+
+    @property
+    def max_records(self) -> int:
+        """How many documents a Part may have."""
+        return max(MAX_RECORDS, self.block_bytes // _BYTES_OF_RECORD)
 
     @property
     def selects(self) -> bool:

@@ -25,7 +25,6 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import (
     BOM,
     DOCUMENT_HEAD,
-    MAX_RECORDS,
     TextRules,
     block_bytes,
     growing,
@@ -196,8 +195,8 @@ def _next_span(
         count = 0
         if separator is not None:
             window = np.frombuffer(data, np.uint8)[before : high + len(separator)]
-            end, count = _documents_end(window, separator)
-            if end and (not file_ends or count == MAX_RECORDS):
+            end, count = _documents_end(window, separator, rules.max_records)
+            if end and (not file_ends or count == rules.max_records):
                 return _some(data, before, before + end), count, False, valid
         if file_ends:
             return data[before:], count + 1, False, valid
@@ -214,11 +213,11 @@ def _whole_documents(
     separator, longest = rules.separator or b"", rules.max_run_bytes
     data, valid = _read(reader, at, before, about + len(separator), rules)
     text = np.frombuffer(data, np.uint8)[before:]
-    ends = native.separators(text, separator, MAX_RECORDS)
+    ends = native.separators(text, separator, rules.max_records)
     starts = np.append(0, ends + len(separator))
     too_long = np.flatnonzero(np.diff(np.append(starts, len(text) + len(separator))) - len(separator) > longest)
     count = min(len(ends), int(too_long[0]) if len(too_long) else len(ends))
-    if len(text) < about + len(separator) and not len(too_long) and count < MAX_RECORDS:
+    if len(text) < about + len(separator) and not len(too_long) and count < rules.max_records:
         return data[before:], count + 1, False, valid
     return (_some(data, before, before + int(starts[count])), count, False, valid) if count else None
 
@@ -267,7 +266,7 @@ def _read_passages(
         at += len(data)
 
 
-def _documents_end(data: native.Bytes, separator: bytes) -> tuple[int, int]:
+def _documents_end(data: native.Bytes, separator: bytes, most: int) -> tuple[int, int]:
     """Where the last separator ends, counted from the left, or an earlier one if there are too many; and how many."""
-    found = native.separators(data, separator, MAX_RECORDS)
+    found = native.separators(data, separator, most)
     return (int(found[-1]) + len(separator) if len(found) else 0), len(found)

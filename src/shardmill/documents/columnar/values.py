@@ -57,7 +57,7 @@ class Found:
 
     def __init__(self, start: Position, rules: TextRules) -> None:
         self.start, self._rules, self._row = start, rules, 0
-        self._window, self._owners, self._held = Window(MAX_RECORDS, rules.max_run_bytes), list[Data](), 0
+        self._window, self._owners, self._held = Window(rules.max_records, rules.max_run_bytes), list[Data](), 0
         self._pages, self._even = Pages(rules.max_held), rules.block_bytes
         self.group = 0
         """Of those that are being read, the row group at which this is."""
