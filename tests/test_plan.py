@@ -89,7 +89,7 @@ def test_a_small_file_that_changed_since_it_was_found_is_an_error(tmp_path, chan
     (block,) = plan.blocks(found, rules())
     assert block.parts[0].data == TEXT
     with pytest.raises(InputError, match=r"b\.txt: (had|was modified|no such file)"):
-        block.parts[1].checked(rules())
+        block.parts[1].pieces(0, rules(), lambda keys: keys < 0)
 
 
 def test_blocks_from_the_middle_of_a_long_list_do_not_look_at_what_is_before(tmp_path):
@@ -142,6 +142,6 @@ def test_a_block_has_a_bounded_number_of_documents(tmp_path, kind):
     found = find_inputs([str(tmp_path)])
     sizes = []
     for block in plan.blocks(found, how):
-        pieces = [part.checked(how).pieces(0, how, lambda keys: keys < 0) for part in block.parts]
+        pieces = [part.pieces(0, how, lambda keys: keys < 0) for part in block.parts]
         sizes.append(sum(len(each) for each in pieces))
     assert sum(sizes) == count and max(sizes) <= 2 * MAX_RECORDS and len(sizes) > 1

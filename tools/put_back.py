@@ -85,8 +85,8 @@ FAULTS: dict[str, tuple[list[tuple[str, str, str]], str]] = {
             ),
             (
                 "job/first_pass.py",
-                "    checked = [part.checked(rules) for part in block.parts] if small is None else [small]\n",
-                "    try:\n        checked = [part.checked(rules) for part in block.parts] if small is None else [small]\n    except Exception:\n        checked = []\n",
+                "        pieces = [part.pieces(files.base(part.file), rules, note) for part in block.parts]\n",
+                "        try:\n            pieces = [part.pieces(files.base(part.file), rules, note) for part in block.parts]\n        except Exception:\n            pieces = []\n",
             ),
         ],
         "",

@@ -68,7 +68,7 @@ def milled(file: Path, **choices: Any) -> list[str]:
     documents: list[bytes] = []
     for block in plan.blocks(find_inputs((str(file),)), rules):
         for part in block.parts:
-            found = part.checked(rules).pieces(0, rules, lambda keys: keys < 0)
+            found = part.pieces(0, rules, lambda keys: keys < 0)
             for data, begins in zip(found.texts, found.begins, strict=True):
                 if begins:
                     documents.append(data)

@@ -16,7 +16,7 @@ import numpy as np
 from shardmill.documents import native, utf8
 from shardmill.documents.long_values import Cursor, ValuePart, ValueReader, long_parts
 from shardmill.documents.passages import character_boundary
-from shardmill.documents.pieces import Position
+from shardmill.documents.pieces import IsVal, Pieces, Position
 from shardmill.documents.records import Broken, Counted, Records, checked, damage_of, lost, whole_lines
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, MAX_RECORDS, TextRules, weight
@@ -60,7 +60,10 @@ class TablePart:
     def size(self) -> int:
         return weight(self.after.offset - self.rows[0].at, len(self.rows))
 
-    def checked(self, rules: TextRules) -> Records:
+    def pieces(self, _base: int, rules: TextRules, is_val: IsVal) -> Pieces:
+        return self.parsed(rules).pieces(is_val)
+
+    def parsed(self, rules: TextRules) -> Records:
         texts = Strings.of([row.value if isinstance(row.value, bytes) else b"" for row in self.rows])
         broken = np.array([isinstance(row.value, Broken) for row in self.rows])
         replace = rules.on_error == "replace"

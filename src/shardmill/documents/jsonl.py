@@ -15,7 +15,7 @@ import numpy as np
 
 from shardmill.documents import json_scan, native, utf8
 from shardmill.documents.long_values import BytesReader, ValuePart, ValueReader, long_parts, value_parts
-from shardmill.documents.pieces import Position
+from shardmill.documents.pieces import IsVal, Pieces, Position
 from shardmill.documents.records import Broken, Counted, Records, damage_of, lost
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, HELD_BYTES, TextRules, block_bytes, growing, weight
@@ -46,7 +46,10 @@ class LinesPart:
     def __post_init__(self) -> None:
         self.size = weight(len(self.data), self.after.record - self.line)
 
-    def checked(self, rules: TextRules) -> Records:
+    def pieces(self, _base: int, rules: TextRules, is_val: IsVal) -> Pieces:
+        return self.parsed(rules).pieces(is_val)
+
+    def parsed(self, rules: TextRules) -> Records:
         path, where, filtered = _path(rules.field), rules.where, None
         found = _texts(self.data, self.after.record - self.line, self.newline, path, rules.hashed)
         if where is not None:

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardmill.documents import text, text_reader
-from shardmill.documents.native import Hashes
 from shardmill.documents.passages import character_boundary
-from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.pieces import IsVal, Pieces, Position
 from shardmill.documents.records import Broken, Counted, checked
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import HELD_BYTES, TextRules
 from shardmill.errors import InputError
 from shardmill.io.reading import Reader
-from shardmill.tokens.strings import Flags, Numbers
+from shardmill.tokens.strings import Numbers
 
 _WINDOW = 128 << 10
 _LOOK_BACK = 4 << 10
@@ -42,13 +41,11 @@ class ValuePart:
     def size(self) -> int:
         return len(self.inner.data)
 
-    def checked(self, _rules: TextRules) -> "ValuePart":
-        return self
-
-    def pieces(self, _base: int, rules: TextRules, is_val: Callable[[Hashes], Flags]) -> Pieces:
+    def pieces(self, _base: int, rules: TextRules, is_val: IsVal) -> Pieces:
         found = text.pieces_of(self.inner, self.job_offset, _as_document(rules), is_val)
         if self.replaced and len(found):
             found.count("replaced_characters", self.replaced)
+        found.origin = self
         return found
 
     def origins(self, found: Pieces) -> Numbers:

@@ -1,15 +1,20 @@
 """What all readers hand on: where to resume reading, and the pieces of documents to encode, with their counts."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from shardmill.documents.rejects import Reject, Shift
+from shardmill.documents.rejects import Location, Reject, Shift
 from shardmill.errors import ShardmillError
 from shardmill.tokens.layout import Sides
 from shardmill.tokens.strings import Flags, Numbers, Strings
+
+IsVal = Callable[[npt.NDArray[np.uint64]], Flags]
+"""The keys of documents or passages → which of them are in the validation set."""
 
 TRAIN, VAL, AS_BEFORE = 0, 1, -1
 _NO_TEXTS = Strings.of([])
@@ -50,6 +55,16 @@ BEGINNING = Position()
 NOT_WRITTEN = ("documents_empty", "documents_rejected", "documents_unsampled", "documents_filtered")
 
 
+class Origin(Protocol):
+    """Where the pieces of a Part came from."""
+
+    def place_of(self, piece: int, offset: int, /) -> Location:
+        """The location of a piece, for a message."""
+
+    def origins(self, found: "Pieces", /) -> Numbers:
+        """For each piece, the byte, line or row of the file where its document starts."""
+
+
 @dataclass(kw_only=True, slots=True)
 class Pieces:
     """What is to be encoded, column by column.
@@ -74,6 +89,8 @@ class Pieces:
     """In a job with a limit: an error after so many pieces, raised unless the limit comes first."""
     replaced: dict[int, list[int]] = field(default_factory=dict)
     """In a job with a limit: where in a piece U+FFFD replaced bytes that were not UTF-8."""
+    origin: Origin | None = None
+    """Of those of one Part."""
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardmill.documents import utf8
-from shardmill.documents.native import Examined, Hashes
-from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.native import Examined
+from shardmill.documents.pieces import IsVal, Pieces, Position
 from shardmill.documents.rejects import Location, Reject
 from shardmill.documents.rules import DOCUMENT_HEAD, TextRules
 from shardmill.errors import InputError
@@ -92,11 +92,10 @@ class Records:
         self.texts = self.texts.replaced(changed)
         return replaced
 
-    def pieces(self, _base: int, rules: TextRules, is_val: Callable[[Hashes], Flags]) -> Pieces:
+    def pieces(self, is_val: IsVal) -> Pieces:
         found, keys = self.found, self.examined.keys if self._indexes is None else None
-        found.val = is_val(rules.keys(found.texts, self.job_offset + found.offsets) if keys is None else keys).view(
-            np.int8
-        )
+        keys = self.rules.keys(found.texts, self.job_offset + found.offsets) if keys is None else keys
+        found.val, found.origin = is_val(keys).view(np.int8), self
         return found
 
     def place_of(self, piece: int, offset: int) -> Location:
@@ -127,15 +126,10 @@ class Counted:
     """An error while reading, raised when everything before it is done."""
     size: int = 0
 
-    def checked(self, rules: TextRules) -> "Counted":
+    def pieces(self, _base: int, rules: TextRules, _is_val: IsVal) -> Pieces:
         if self.error is not None:
             raise self.error
-        if self.complaint is not None and not rules.limited:
-            refuse(Pieces(), self.location, rules, Broken(self.complaint, repairable=self.repairable))
-        return self
-
-    def pieces(self, _base: int, rules: TextRules, _is_val: Callable[[Hashes], Flags]) -> Pieces:
-        found = Pieces()
+        found = Pieces(origin=self)
         if self.boms:
             found.count("byte_order_marks", self.boms)
         if self.empty:

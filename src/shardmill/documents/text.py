@@ -1,14 +1,14 @@
 """The documents or passages in a Part of plain text."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardmill.documents import native, utf8
 from shardmill.documents.native import Hashes
-from shardmill.documents.pieces import AS_BEFORE, Pieces, Position
+from shardmill.documents.pieces import AS_BEFORE, IsVal, Pieces, Position
 from shardmill.documents.rejects import Location, Reject
 from shardmill.documents.rules import (
     DOCUMENT_HEAD,
@@ -69,36 +69,25 @@ class TextPart:
         end = self.offset + len(self.data)
         return Position(file=self.file, offset=end, begin=self.begin if self.open else end)
 
-    def checked(self, rules: TextRules) -> "Text":
+    def pieces(self, base: int, rules: TextRules, is_val: IsVal) -> Pieces:
         invalid = not (self.valid or rules.judging or utf8.is_valid(self.data))
         if invalid and rules.on_error == "stop" and not rules.limited and rules.wanted is None:
             raise utf8.refusal(self.path, self.offset, bytes(self.data))
-        return Text(part=self, invalid=invalid)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Text:
-    """A Part, and whether some of it is not UTF-8."""
-
-    part: TextPart
-    invalid: bool
-
-    def pieces(self, base: int, rules: TextRules, is_val: Callable[[Hashes], Flags]) -> Pieces:
-        found = pieces_of(self.part, base, rules, is_val, invalid=self.invalid)
-        if self.invalid and rules.on_error == "replace":
+        found = pieces_of(self, base, rules, is_val, invalid=invalid)
+        if invalid and rules.on_error == "replace":
             _repair(found, rules)
-        elif self.invalid and rules.on_error == "stop":
-            _end_at_bad_byte(found, self.part, rules)
+        elif invalid and rules.on_error == "stop":
+            _end_at_bad_byte(found, self, rules)
+        found.origin = self
         return found
 
     def origins(self, found: Pieces) -> Numbers:
-        part = self.part
-        if part.starts is not None:  # passages of one document
-            return np.full(len(found), part.begin, np.int64)
-        return np.where(found.begins, part.offset + found.offsets, part.begin)
+        if self.starts is not None:  # passages of one document
+            return np.full(len(found), self.begin, np.int64)
+        return np.where(found.begins, self.offset + found.offsets, self.begin)
 
     def place_of(self, _piece: int, offset: int) -> Location:
-        return Location(path=self.part.path, byte=self.part.offset + offset)
+        return Location(path=self.path, byte=self.offset + offset)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +108,7 @@ class SmallFiles:
             return None
         return SmallFiles(parts=found, texts=texts)
 
-    def pieces(self, _base: int, rules: TextRules, is_val: Callable[[Hashes], Flags]) -> Pieces:
+    def pieces(self, rules: TextRules, is_val: IsVal) -> Pieces:
         noted, left_out = Pieces(), dict[str, Flags]()
         if rules.wanted is not None:
             left_out["documents_unsampled"] = ~rules.wanted.of(self.texts, DOCUMENT_HEAD)
@@ -127,7 +116,7 @@ class SmallFiles:
             noted.count("byte_order_marks", marks)
         numbers = np.arange(len(self.parts))
         found, _ = Pieces.of_documents(self.texts, numbers, left_out, noted)
-        found.val = is_val(rules.keys(found.texts, found.offsets)).view(np.int8)
+        found.val, found.origin = is_val(rules.keys(found.texts, found.offsets)).view(np.int8), self
         return found
 
     def origins(self, found: Pieces) -> Numbers:
@@ -137,9 +126,7 @@ class SmallFiles:
         return Location(path=self.parts[number].path, byte=self.parts[number].offset)
 
 
-def pieces_of(
-    part: TextPart, base: int, rules: TextRules, is_val: Callable[[Hashes], Flags], *, invalid: bool = False
-) -> Pieces:
+def pieces_of(part: TextPart, base: int, rules: TextRules, is_val: IsVal, *, invalid: bool = False) -> Pieces:
     """The documents of one Part, or its passages, joined with neighbours of the same split."""
     suspect = invalid and rules.on_error == "skip"
     if part.starts is not None:
@@ -157,9 +144,7 @@ def pieces_of(
     return found
 
 
-def _pieces_of_passages(
-    part: TextPart, rules: TextRules, is_val: Callable[[Hashes], Flags], *, suspect: bool
-) -> Pieces:
+def _pieces_of_passages(part: TextPart, rules: TextRules, is_val: IsVal, *, suspect: bool) -> Pieces:
     assert part.starts is not None
     data, keys = np.frombuffer(part.data, np.uint8), part.keys
     bounds = np.append(part.starts, len(data))

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmill.documents import native
 from shardmill.documents.long_values import ValuePart, long_parts, plain
-from shardmill.documents.pieces import Position
+from shardmill.documents.pieces import IsVal, Pieces, Position
 from shardmill.documents.records import Broken, Counted, Records, checked, damage_of, lost
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, growing
@@ -58,7 +58,10 @@ class WarcPart:
     def size(self) -> int:
         return len(self.data)
 
-    def checked(self, rules: TextRules) -> Records:
+    def pieces(self, _base: int, rules: TextRules, is_val: IsVal) -> Pieces:
+        return self.parsed(rules).pieces(is_val)
+
+    def parsed(self, rules: TextRules) -> Records:
         spans = np.array([(record.begin, record.end, record.at) for record in self.records], np.int64)
         begins, ends, offsets = spans.T
         no_text = np.array([not record.is_text for record in self.records])

@@ -14,7 +14,6 @@ from shardmill.errors import ShardmillError
 from shardmill.io.compression import UNCOUNTED
 from shardmill.job.job import Job
 from shardmill.job.plan import Block
-from shardmill.job.sources import Checked
 from shardmill.job.split import Splitter
 from shardmill.record.manifest import Counts
 from shardmill.tokens.encoder import Encoder
@@ -101,25 +100,18 @@ def _moved(places: Places, by: Shift) -> Places:
 
 def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> Milled:
     """Parse and encode a Block, compare a sample with the reference, insert end-of-text tokens, separate train and val."""
-    checked, error = _checked(job, block)
-    found: list[Pieces] = []
-    for part, good in zip(block.parts, checked):
-        found.append(of_part := good.pieces(job.files.base(part.file), job.rules, splitter.is_val))
-        if of_part.error is not None:
-            at, error = of_part.error
-            of_part.keep(at)
-            break
+    found, error = _pieces(job, splitter, block)
     pieces = Pieces.joined(found)
     eot, closes, has_text, unsure = _eot_and_ends(job, pieces, had_text=True)
     laid, encoded = encoder.encode_and_lay_out(pieces.texts, pieces.begins, _layout(job, pieces, eot, closes))
-    where = lambda number: _location(block, checked, found, number)  # noqa: E731
+    where = lambda number: _location(block, found, number)  # noqa: E731
     checked_bytes = job.checker.check(block.index, pieces.texts, pieces.begins, encoded, where, laid.seconds)
-    places, files = _places(job, block, checked, found), [part.file for part in block.parts]
+    places, files = _places(job, block, found), [part.file for part in block.parts]
 
     def milled(laid: Laid, closes: Flags, has_text: bool | None) -> Milled:
         trace, sizes = None, pieces.texts.sizes
         if job.rules.limited:
-            without_text = dataclasses.replace(pieces, texts=Pieces().texts)
+            without_text = dataclasses.replace(pieces, texts=Pieces().texts, origin=None)
             of_each = [file for file, each in zip(files, found) for _ in range(len(each))]
             ends = laid.token_ends
             trace = Trace(
@@ -146,32 +138,36 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
     return dataclasses.replace(made, settle=settled) if unsure else made
 
 
-def _checked(job: Job, block: Block) -> tuple[list[Checked], ShardmillError | None]:
-    """The Parts in reading order, so that the first bad record is the one reported; with a limit, those before the error."""
+def _pieces(job: Job, splitter: Splitter, block: Block) -> tuple[list[Pieces], ShardmillError | None]:
+    """Of each Part in reading order, so that the first bad record is the one reported; with a limit, up to the error."""
     small = None if job.writes.needs_places else SmallFiles.of(block.parts, job.rules)
     if small is not None:
-        return [small], None
-    checked: list[Checked] = []
-    try:
-        for part in block.parts:
-            checked.append(part.checked(job.rules))
-    except ShardmillError as e:
-        if not job.rules.limited:
-            raise
-        return checked, e
-    return checked, None
+        return [small.pieces(job.rules, splitter.is_val)], None
+    found: list[Pieces] = []
+    for part in block.parts:
+        try:
+            found.append(part.pieces(job.files.base(part.file), job.rules, splitter.is_val))
+        except ShardmillError as e:
+            if not job.rules.limited:
+                raise
+            return found, e
+        if (stop := found[-1].error) is not None:
+            found[-1].keep(stop[0])
+            return found, stop[1]
+    return found, None
 
 
-def _places(job: Job, block: Block, checked: list[Checked], found: list[Pieces]) -> Places | None:
+def _places(job: Job, block: Block, found: list[Pieces]) -> Places | None:
     """For each piece, the file and the byte or record where its document starts; None if the output has no use for it."""
     if not job.writes.needs_places:
         return None
     places = np.zeros((sum(map(len, found)), 2), np.uint64)
     at = 0
-    for part, good, pieces in zip(block.parts, checked, found):
+    for part, pieces in zip(block.parts, found):
+        assert pieces.origin is not None
         until = at + len(pieces)
         places[at:until, 0] = part.file
-        places[at:until, 1] = good.origins(pieces)
+        places[at:until, 1] = pieces.origin.origins(pieces)
         at = until
     return places
 
@@ -250,10 +246,11 @@ def count(pieces: Pieces, input_bytes: int, until: int | None = None) -> Counts:
     )
 
 
-def _location(block: Block, checked: list[Checked], found: list[Pieces], number: int) -> str:
-    for part, pieces in zip(checked, found):
+def _location(block: Block, found: list[Pieces], number: int) -> str:
+    for pieces in found:
         if number < len(pieces):
-            place = part.place_of(number, int(pieces.offsets[number]))
+            assert pieces.origin is not None
+            place = pieces.origin.place_of(number, int(pieces.offsets[number]))
             # The byte tells where it is even if nobody knows how many lines precede the stretch; else its text must do.
             byte = None if (place.byte or 0) >= UNCOUNTED else place.byte
             return str(place if block.before is None else dataclasses.replace(place, line=None, byte=byte))

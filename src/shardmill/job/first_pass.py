@@ -212,7 +212,9 @@ def _keys_of(files: InputFiles, rules: TextRules, block: Block) -> Keys:
         return np.zeros(len(keys), np.bool_)
 
     small = SmallFiles.of(block.parts, rules)
-    checked = [part.checked(rules) for part in block.parts] if small is None else [small]
-    pieces = [each.pieces(files.base(part.file), rules, note) for part, each in zip(block.parts, checked)]
+    if small is not None:
+        pieces = [small.pieces(rules, note)]
+    else:
+        pieces = [part.pieces(files.base(part.file), rules, note) for part in block.parts]
     found = [key for keys in noted for key in keys.tolist()]
     return block.after, block.input_bytes, found, sum(each.records for each in pieces)

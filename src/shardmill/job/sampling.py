@@ -27,7 +27,7 @@ from shardmill.io.compression import Decompressed, promised_bytes
 from shardmill.io.reading import InputFile, Reader, ahead, open_input
 from shardmill.job import plan
 from shardmill.job.intervals import Across, Found, FromStart, Span
-from shardmill.job.sources import Checked, Part
+from shardmill.job.sources import Part
 from shardmill.spec import InputFormat, OnError
 
 # With 256 samples spread over the whole input, the sampling error is a few percent, and a disk that seeks needs two or
@@ -253,10 +253,10 @@ class _Sampler:
         part = LinesPart(
             file=0, path=path, offset=0, line=0, data=memoryview(data), newline=b"\n", job_offset=0, after=after
         )
-        found = self._checked(part)
-        assert isinstance(found, Records)
+        found = self._pieces(part)
+        assert isinstance(found.origin, Records)
         texts, documents = [], 0.0
-        for index, text in zip(found.indexes.tolist(), found.found.texts, strict=True):
+        for index, text in zip(found.origin.indexes.tolist(), found.texts, strict=True):
             begin, end = int(ends[index - 1]) if index else 0, int(ends[index])
             low = (max(begin, at) - begin) / (end - begin)
             high = (min(end, at + length) - begin) / (end - begin)
@@ -276,11 +276,10 @@ class _Sampler:
         small = dataclasses.replace(self.rules, block_bytes=_WHOLE_FILE_BYTES)
         blocks = plan.blocks(InputFiles([file]), small, plan.rest(Position(offset=1, record=row)))
         for part in itertools.chain.from_iterable(block.parts for block in blocks):
-            found = self._checked(part)
-            pieces = found.pieces(0, self.rules, lambda keys: keys < 0)
+            pieces = self._pieces(part)
             kept = len(pieces)
-            if part.after.record > end and isinstance(found, Records):
-                kept = int(np.count_nonzero(row + found.indexes < end))
+            if part.after.record > end and isinstance(pieces.origin, Records):
+                kept = int(np.count_nonzero(row + pieces.origin.indexes < end))
             texts += pieces.texts.take(slice(kept))
             documents += int(np.count_nonzero(pieces.begins[:kept]))
             row, size = part.after.record, size + part.size
@@ -291,17 +290,16 @@ class _Sampler:
         share = page.share * read / len(page.rows)
         return self._span(share * (file.size or 1), texts, documents / read * share * page.rows_of_file)
 
-    def _checked(self, part: Part) -> Checked:
-        """Its records, without the bad ones; --on-error replace keeps those that it repairs."""
+    def _pieces(self, part: Part) -> Pieces:
+        """Without the bad records; --on-error replace keeps those that it repairs."""
         try:
-            return part.checked(self.rules)
+            return part.pieces(0, self.rules, lambda keys: keys < 0)
         except InputError:
-            return part.checked(dataclasses.replace(self.rules, on_error="skip"))
+            return part.pieces(0, dataclasses.replace(self.rules, on_error="skip"), lambda keys: keys < 0)
 
     def _texts(self, block: plan.Block) -> tuple[list[bytes], list[bool]]:
         """What is in a Block, and whether a document begins with it; bad records are left out."""
-        every = [self._checked(part).pieces(0, self.rules, lambda keys: keys < 0) for part in block.parts]
-        found = Pieces.joined(every)
+        found = Pieces.joined([self._pieces(part) for part in block.parts])
         return list(found.texts), found.begins.tolist()
 
     def _span(self, size: float, texts: list[bytes], documents: float, *, limit: int = SAMPLE_BYTES) -> Span:

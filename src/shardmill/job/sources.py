@@ -3,14 +3,13 @@
 import contextlib
 import dataclasses
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from shardmill.documents import delimited, detect, jsonl, text, text_reader, utf8, warc
 from shardmill.documents import rules as document_rules
-from shardmill.documents.native import Hashes
-from shardmill.documents.pieces import Pieces, Position
+from shardmill.documents.pieces import IsVal, Pieces, Position
 from shardmill.documents.records import Counted
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import BOM, FIRST_PART_BYTES, HELD_BYTES, MAX_RECORDS, TextRules
@@ -23,26 +22,12 @@ from shardmill.io.reading import InputFile, InputReader, Reader, Until, open_inp
 from shardmill.io.spool import AT_ONCE, IN_MEMORY
 from shardmill.spec import InputFormat
 from shardmill.system.names import show
-from shardmill.tokens.strings import Flags, Numbers
 
 _PROBED_FILES = 32
 _SMALL_BYTES = FIRST_PART_BYTES
 _HEAD_BYTES = 4 << 20
 # Separators that are common in text files, and how often they must occur to be taken for such. The last is weak.
 _LIKELY_SEPARATORS = {"<|endoftext|>": 3, "<|end_of_text|>": 3, "<|eot_id|>": 3, "</s>": 3, "<eos>": 3, "\n\n\n": 30}
-
-
-class Checked(Protocol):
-    """A Part whose bad records, if any, are known."""
-
-    def pieces(self, base: int, rules: TextRules, is_val: Callable[[Hashes], Flags], /) -> Pieces:
-        """Asks is_val about the keys of the documents or passages that start in it and will be written."""
-
-    def place_of(self, piece: int, offset: int, /) -> Location:
-        """The location of a piece, for a message."""
-
-    def origins(self, found: Pieces, /) -> Numbers:
-        """For each piece, the byte, line or row of the file where its document starts."""
 
 
 class Part(Protocol):
@@ -59,8 +44,9 @@ class Part(Protocol):
     def after(self) -> Position:
         """Where the next Part starts."""
 
-    def checked(self, rules: TextRules, /) -> Checked:
-        """Raises InputError for the first bad record in it, if bad records are errors."""
+    def pieces(self, base: int, rules: TextRules, is_val: IsVal, /) -> Pieces:
+        """Asks is_val about the keys of the documents or passages that start in it and will be written. The file begins at
+        byte `base` of the whole input. Raises InputError for the first bad record, if bad records are errors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

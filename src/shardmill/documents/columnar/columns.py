@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from shardmill.documents import native
 from shardmill.documents.long_values import ValuePart, ValueReader, long_parts, plain
-from shardmill.documents.pieces import Position
+from shardmill.documents.pieces import IsVal, Pieces, Position
 from shardmill.documents.records import Broken, Counted, Records, checked
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import TextRules, weight
@@ -109,7 +109,10 @@ class RowsPart:
     def after(self) -> Position:
         return self.of.position(self.row + len(self.values))
 
-    def checked(self, rules: TextRules) -> Records:
+    def pieces(self, _base: int, rules: TextRules, is_val: IsVal) -> Pieces:
+        return self.parsed(rules).pieces(is_val)
+
+    def parsed(self, rules: TextRules) -> Records:
         first, count = self.of.spent(self.row), len(self.values)
         by_position = rules.border is not None  # otherwise it does not matter where rows begin
         rows = range(self.row, self.row + count) if by_position else ()
