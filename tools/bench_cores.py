@@ -1,6 +1,7 @@
 """`make bench-cores`: what a GB of text costs from each kind of input, and what keeps more cores from helping.
 
     python tools/bench_cores.py [TEXT] [--tokenizer tokenizer.json] [--only jsonl,parquet] [--repeat 5] [--quick] [--write]
+    python tools/bench_cores.py [TEXT] --scale 1,2,4,8,16    on a machine with so many cores: the speed with each number
 
 The same documents of about 3 KB from each kind of file, each figure in a process of its own (bench_cores_job.py), best
 of N, all inputs taking turns. Seconds are for each GB of text; what a job of 20 documents takes is subtracted. With
@@ -270,6 +271,17 @@ class Bench:
                     if not each.name.endswith("-hf"):
                         self._keep(each, f"{meter} {MANY} stub", self._run(each, MANY, meter, engine=False))
 
+    def scale(self, numbers: list[int]) -> None:
+        """Each number of workers, on as many cores; and with the most of them, what is held."""
+        for _ in range(self.repeat):
+            for each in self.inputs:
+                for workers in numbers:
+                    self._keep(each, f"{workers}", self._run(each, workers))
+                for meter in ("gil", "locks"):
+                    self._keep(each, meter, self._run(each, numbers[-1], meter))
+                    if not each.name.endswith("-hf"):
+                        self._keep(each, f"{meter} stub", self._run(each, numbers[-1], meter, engine=False))
+
     def _run(self, given: Input, *asked: Any, **named: Any) -> dict[str, Any]:
         done = subprocess.run(self.job(given, *asked, **named), stdout=subprocess.PIPE, text=True)
         shutil.rmtree(self.folder / "out-0", ignore_errors=True)
@@ -386,6 +398,22 @@ def tables(found: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
+def table_of_scale(found: dict[str, dict[str, Any]], numbers: list[int]) -> list[str]:
+    """MB of text a second with each number of workers, and what the most of them hold, in seconds for each GB."""
+    most = numbers[-1]
+    head = ["input", *(f"{workers}" for workers in numbers), f"{most} over {numbers[0]}"]
+    head += ["peak MiB", "GIL held", "without the engine", "busiest lock", "without the engine"]
+    lines = [f"| {' | '.join(head)} |", "|---" + "|--:" * (len(head) - 1) + "|"]
+    for name, each in found.items():
+        cells = [label(name), *(f"{1e3 / each[f'{workers}']['wall']:,.0f}" for workers in numbers)]
+        cells += [f"{each[f'{numbers[0]}']['wall'] / each[f'{most}']['wall']:.1f}×"]
+        cells += [f"{max(each[what]['peak'] for what in (f'{most}', 'gil')) / MIB:,.0f}"]
+        cells += [f"{each[what]['gil']['running']:.3f}" if what in each else "–" for what in ("gil", "gil stub")]
+        cells += [f"{_worst(each, what)['cpu']:.3f}" if what in each else "–" for what in ("locks", "locks stub")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def promises(found: dict[str, dict[str, Any]]) -> list[Row]:
     """What is promised about those inputs that were measured."""
     rows = []
@@ -421,11 +449,15 @@ def promises(found: dict[str, dict[str, Any]]) -> list[Row]:
     return rows
 
 
-def report(found: dict[str, dict[str, Any]], text: Path, size: int) -> str:
-    lines = ["Seconds for each GB of text; each figure is the best of several runs.", "", *tables(found)]
-    lines += ["", "| what | figure | promised |", "|---|---|---|"]
-    for row in promises(found):
-        lines.append(f"| {row.what} | {row.figure}{' **(missed)**' if row.kept is False else ''} | {row.promised} |")
+def report(found: dict[str, dict[str, Any]], text: Path, size: int, scale: list[int]) -> str:
+    lines = ["Seconds for each GB of text; each figure is the best of several runs.", ""]
+    if scale:
+        lines += table_of_scale(found, scale)
+    else:
+        lines += [*tables(found), "", "| what | figure | promised |", "|---|---|---|"]
+        for row in promises(found):
+            missed = " **(missed)**" if row.kept is False else ""
+            lines.append(f"| {row.what} | {row.figure}{missed} | {row.promised} |")
     said = ", ".join(f"{name} {value}" for name, value in stamp().items())
     others = [figures["others"] for each in found.values() for figures in each.values() if "others" in figures]
     busy = f"Other processes used {sum(others) / len(others):.1f} cores meanwhile."
@@ -441,6 +473,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", help=f"some of: {', '.join(LABELS)}, and the same with -hf; separated by commas")
     parser.add_argument("--repeat", type=int, default=5, help="best of this many (default: 5)")
     parser.add_argument("--megabytes", type=int, help="use only the beginning of the text")
+    parser.add_argument("--scale", default="", help="numbers of workers, separated by commas: the speed with each of them")
     parser.add_argument("--quick", action="store_true", help="16 MB, once: about a minute, and no measurement")
     parser.add_argument("--folder", type=Path, help="make the inputs there, or use those that are there; keep them")
     parser.add_argument("--json", type=Path, help="all figures; those that are there are kept where they are better")
@@ -471,13 +504,17 @@ def main() -> None:
         bench = Bench(folder, inputs, 1 if options.quick else options.repeat)
         if options.json and options.json.exists():
             bench.found |= json.loads(options.json.read_text())
-        bench.measure()
-        shown = report(per_gb(bench.found), text, max(each.text for each in inputs))
+        scale = [int(number) for number in options.scale.split(",") if number]
+        if scale:
+            bench.scale(scale)
+        else:
+            bench.measure()
+        shown = report(per_gb(bench.found), text, max(each.text for each in inputs), scale)
     print(shown)
     if options.json:
         options.json.write_text(json.dumps(bench.found, indent=1) + "\n")
     if options.write:
-        put_into(PAGE, "bench-cores", shown)
+        put_into(PAGE, "bench-scale" if scale else "bench-cores", shown)
 
 
 def _beginning(text: Path, folder: Path, size: int) -> Path:

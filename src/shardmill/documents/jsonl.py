@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -255,6 +256,7 @@ def exact(line: str, path: tuple[str, ...]) -> str:
     raise Broken(f"field {name!r} is {kinds.get(type(value)) or json.dumps(value)}, not a string")
 
 
+@lru_cache
 def _path(field: str) -> tuple[str, ...]:
     r"""The names of a field: a.b is field b of field a; a\.b is the field a.b."""
     return tuple(part.replace("\\.", ".") for part in re.split(r"(?<!\\)\.", field))
