@@ -473,7 +473,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", help=f"some of: {', '.join(LABELS)}, and the same with -hf; separated by commas")
     parser.add_argument("--repeat", type=int, default=5, help="best of this many (default: 5)")
     parser.add_argument("--megabytes", type=int, help="use only the beginning of the text")
-    parser.add_argument("--scale", default="", help="numbers of workers, separated by commas: the speed with each of them")
+    parser.add_argument(
+        "--scale", default="", help="numbers of workers, separated by commas: the speed with each of them"
+    )
     parser.add_argument("--quick", action="store_true", help="16 MB, once: about a minute, and no measurement")
     parser.add_argument("--folder", type=Path, help="make the inputs there, or use those that are there; keep them")
     parser.add_argument("--json", type=Path, help="all figures; those that are there are kept where they are better")
