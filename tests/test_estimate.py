@@ -15,7 +15,7 @@ import made_files
 from shardmill import Limits, Spec, estimate, prepare
 from shardmill.errors import TemporaryError
 from shardmill.job import budget, mill, sampling
-from shardmill.job.estimate import check_space, estimate_job
+from shardmill.job.estimate import check_space, estimate_job, expecting
 from shardmill.job.intervals import Across, Span, total
 from shardmill.job.job import find, make_job
 
@@ -101,6 +101,23 @@ def test_a_result_that_cannot_fit_is_refused_before_the_work(tmp_path, monkeypat
     assert not (tmp_path / "out").exists()
 
 
+def test_a_job_is_sampled_once_however_many_ask_what_to_expect(tmp_path, monkeypatch):
+    """Notes need it for JSON lines, whose text is not known, and the check of space where it may be short."""
+    text = "".join(json.dumps({"text": "flour " * 20 + str(number)}) + "\n" for number in range(500))
+    (tmp_path / "a.jsonl").write_text(text)
+    spec, taken = Spec(inputs=[tmp_path / "a.jsonl"], output=tmp_path / "out"), []
+
+    def sample(*args, seconds, **choices):
+        taken.append(seconds)
+        return sampling.sample(*args, seconds=seconds, **choices)
+
+    monkeypatch.setattr("shardmill.job.estimate.sample", sample)
+    for free in (1 << 40, len(text)):  # a quick one, and a thorough one, since the space may not suffice
+        monkeypatch.setattr("shardmill.io.storage.free_bytes", lambda _, free=free: free)
+        prepare(spec, overwrite=True)
+    assert taken == [0.25, 2.0]
+
+
 def test_what_waits_for_its_turn_takes_only_space_that_the_result_leaves(tmp_path, monkeypatch):
     """It is no reason to refuse a job: with less space, less may wait."""
     for name in "ab":
@@ -134,7 +151,8 @@ def test_what_waits_for_its_turn_leaves_room_for_what_is_staged(tmp_path):
     for room, waits in ((100_000, False), (10 << 30, True)):
         limits = Limits(workers=2, max_staging=room, staging=str(tmp_path / "staging"))
         files, tokenizer = find(spec, limits)
-        job, staged, _ = check_space(make_job(spec, files, tokenizer, limits), limits)
+        job = make_job(spec, files, tokenizer, limits)
+        job, staged, _ = check_space(job, limits, expecting(job, limits))
         assert (job.budget.on_disk > 0) == waits and staged.max_staging == room - job.budget.on_disk
         assert staged.max_staging >= estimate_job(job, limits).disk_bytes
 

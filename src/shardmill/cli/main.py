@@ -213,7 +213,7 @@ def _show_estimate(spec: Spec, limits: Limits, *, as_json: bool) -> None:
     if not as_json:
         print("\n".join(estimate_lines(found)))
     try:
-        refuse_without_space(spec, found)
+        refuse_without_space(spec, found.output_bytes, found.disk_bytes, found.free_bytes)
     except ShardmillError as e:
         raise ResultError(e, dataclasses.asdict(found)) from e
     if as_json:

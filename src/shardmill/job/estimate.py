@@ -1,10 +1,12 @@
 """A Job → what it will take, from samples: answered in seconds, even for a terabyte."""
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from shardmill.io import storage
 from shardmill.job.budget import MOST_ON_DISK
 from shardmill.job.intervals import Found, FromStart, Range, total
 from shardmill.job.job import Job, find, make_job
-from shardmill.job.notes import notes_before
+from shardmill.job.notes import Expected, notes_before
 from shardmill.job.sampling import NEVER, Measure, Stop, sample
 from shardmill.spec import Limits, Spec
 from shardmill.system.names import is_url, show
@@ -76,25 +78,22 @@ def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
     return estimate_job(job, with_staging_limit(job, limits))
 
 
-def estimate_job(job: Job, limits: Limits, written: int = 0) -> Estimate:
-    """written is how many bytes of the result are on the disk already."""
+def estimate_job(job: Job, limits: Limits) -> Estimate:
     meter = _Meter(job)
     found = _sample(job, meter, _SECONDS, whole=True)
     text, (documents, tokens) = total(found, "text"), _totals(job, found)
-    made = _combined(job.writes.bytes_of, tokens, documents)
-    free = _free_bytes(job, limits, written)
-    least = _least_disk(job, made, documents)
-    notes = (*notes_before(job, lambda _: (documents, tokens)), _space_warning(job, made, free))
+    space = _space_for(job, limits, 0, (documents, tokens))
+    notes = (*notes_before(job, lambda: (documents, tokens)), _space_warning(job, space))
     return Estimate(
         files=len(job.files),
         input_bytes=job.total_bytes,
         text_bytes=text,
         documents=documents,
         tokens=tokens,
-        output_bytes=made,
-        free_bytes=free,
-        disk_bytes=least,
-        waiting_bytes=_waiting_bytes(job, made.high, _spare(job, made.high, least, free)),
+        output_bytes=space.made,
+        free_bytes=space.free,
+        disk_bytes=space.needed,
+        waiting_bytes=space.waiting,
         memory=job.budget.max_memory,
         seconds=_seconds(job, meter, text.middle),
         workers=job.budget.workers,
@@ -105,14 +104,25 @@ def estimate_job(job: Job, limits: Limits, written: int = 0) -> Estimate:
     )
 
 
-def expected(job: Job) -> tuple[Range, Range]:
-    """How many documents and tokens the job will write, from what a quarter of a second shows.
+def expected(job: Job, *, thorough: bool = False) -> Expected:
+    """How many documents and tokens the job will write, from what a quarter of a second shows, or two seconds.
 
     >>> expected(job)[1].low > job.writes.shard_tokens
     True
     """
-    encoder = Encoder(job.engines)
-    return _totals(job, _sample(job, lambda texts: len(encoder.encode(texts)[0]), _QUICK_SECONDS, whole=False))
+    encoder, seconds = Encoder(job.engines), _SECONDS if thorough else _QUICK_SECONDS
+    return _totals(job, _sample(job, lambda texts: len(encoder.encode(texts)[0]), seconds, whole=thorough))
+
+
+def expecting(job: Job, limits: Limits, written: int = 0) -> Callable[[], Expected]:
+    """What is expected of the job, by a single sample, taken when it is first asked for; a thorough one if the disk may be
+    too small. written is how many bytes of the result are on the disk already."""
+
+    @functools.cache
+    def expect() -> Expected:
+        return expected(job, thorough=_most_bytes(job) >= _free_bytes(job, limits, written))
+
+    return expect
 
 
 def _sample(job: Job, measure: Measure, seconds: float, *, whole: bool) -> Found:
@@ -132,27 +142,50 @@ def with_staging_limit(job: Job, limits: Limits, written: int = 0) -> Limits:
     return dataclasses.replace(limits, max_staging=min(half, _MOST_STAGED) if job.writes.shard_tokens else half)
 
 
-def check_space(job: Job, limits: Limits, written: int = 0) -> tuple[Job, Limits, str | None]:
-    """Refuse the job if the disk cannot hold the result; a warning if it may not. written: as in estimate_job.
+def check_space(
+    job: Job, limits: Limits, expect: Callable[[], Expected], written: int = 0
+) -> tuple[Job, Limits, str | None]:
+    """Refuse the job if the disk cannot hold the result; a warning if it may not. expect is asked only if space may be
+    short.
 
     What remains, up to a limit, is for tokens that wait for their turn; so much less may be staged.
     """
-    # A token, an end-of-text token and the end of a document for every byte; for compressed files, many more.
-    text_bytes = job.total_bytes * (1 if job.plain else _MOST_COMPRESSED)
-    free, most, note = _free_bytes(job, limits, written), job.writes.bytes_of(2 * text_bytes, text_bytes), None
+    free, most, note = _free_bytes(job, limits, written), _most_bytes(job), None
     if free > most or not job.files.known:
         waiting = _waiting_bytes(job, most, free - most)
     else:
-        found = estimate_job(job, limits, written)
-        refuse_without_space(job.spec, found)
-        waiting = found.waiting_bytes
-        note = _space_warning(job, found.output_bytes, free) or _waiting_note(job, found)
+        space = _space_for(job, limits, written, expect())
+        refuse_without_space(job.spec, space.made, space.needed, space.free)
+        waiting = space.waiting
+        note = _space_warning(job, space) or _waiting_note(job, space)
     if limits.max_staging is not None and is_url(job.spec.output):
         # Files that are not complete take room first.
         waiting = min(waiting, max(limits.max_staging - most, limits.max_staging // 4 - _MUCH_STAGED, 0))
         limits = dataclasses.replace(limits, max_staging=limits.max_staging - waiting)
     budget = dataclasses.replace(job.budget, on_disk=waiting)
     return dataclasses.replace(job, budget=budget), limits, note
+
+
+class _Space(NamedTuple):
+    """What the result takes, how much of that at least on this disk, what is free there, and what may wait there."""
+
+    made: Range
+    needed: int
+    free: int
+    waiting: int
+
+
+def _space_for(job: Job, limits: Limits, written: int, expected: Expected) -> _Space:
+    documents, tokens = expected
+    made, free = _combined(job.writes.bytes_of, tokens, documents), _free_bytes(job, limits, written)
+    needed = _least_disk(job, made, documents)
+    return _Space(made, needed, free, _waiting_bytes(job, made.high, _spare(job, made.high, needed, free)))
+
+
+def _most_bytes(job: Job) -> int:
+    """A token, an end-of-text token and the end of a document for every byte; for compressed files, many more."""
+    text_bytes = job.total_bytes * (1 if job.plain else _MOST_COMPRESSED)
+    return job.writes.bytes_of(2 * text_bytes, text_bytes)
 
 
 def _waiting_bytes(job: Job, made: int, spare: int) -> int:
@@ -166,18 +199,17 @@ def _spare(job: Job, made: int, least: int, free: int) -> int:
     return (free - least) // 2 if is_url(job.spec.output) else free - made
 
 
-def _waiting_note(job: Job, found: Estimate) -> str | None:
+def _waiting_note(job: Job, space: _Space) -> str | None:
     """Large compressed files are milled at once only if what is ahead can wait."""
-    if found.waiting_bytes or job.plain or len(job.files) == 1 or found.output_bytes.low <= job.budget.ahead:
+    if space.waiting or job.plain or len(job.files) == 1 or space.made.low <= job.budget.ahead:
         return None
     if not _waiting_bytes(job, MOST_ON_DISK, MOST_ON_DISK):
         return None
     return f"the disk of {show(job.output)} has no space left for tokens that wait for their turn, so workers may have to wait for each other; free some gigabytes to keep them all busy"
 
 
-def refuse_without_space(spec: Spec, found: Estimate) -> None:
+def refuse_without_space(spec: Spec, made: Range, needed: int, free: int) -> None:
     """Raises if the disk is too small for what must be on it at one time."""
-    needed, free = found.disk_bytes, found.free_bytes
     if needed <= free:
         return
     if is_url(spec.output):
@@ -186,7 +218,7 @@ def refuse_without_space(spec: Spec, found: Estimate) -> None:
             "pass a larger --max-staging, a --staging folder on a larger disk, a smaller --shard-tokens, or --format shards"
         )
     raise TemporaryError(
-        f"{show(spec.output)}: the result will take about {found.output_bytes.middle:,} bytes (at least {needed:,}), and this disk has {free:,} free; "
+        f"{show(spec.output)}: the result will take about {made.middle:,} bytes (at least {needed:,}), and this disk has {free:,} free; "
         "free some space and run the same command again, or choose another disk with -o"
     )
 
@@ -206,10 +238,10 @@ def _least_disk(job: Job, made: Range, documents: Range) -> int:
     return min(made.low, whole + documents.low * writes.bytes_per_document)
 
 
-def _space_warning(job: Job, made: Range, free: int) -> str | None:
-    if made.high <= free or is_url(job.spec.output):
+def _space_warning(job: Job, space: _Space) -> str | None:
+    if space.made.high <= space.free or is_url(job.spec.output):
         return None
-    return f"the result may take up to {made.high:,} bytes, and the disk of {show(job.output)} has {free:,} free"
+    return f"the result may take up to {space.made.high:,} bytes, and the disk of {show(job.output)} has {space.free:,} free"
 
 
 class _Meter:
@@ -243,7 +275,7 @@ def _seconds(job: Job, meter: _Meter, text: int) -> float:
     return encoding + len(job.files) * _FILE_SECONDS + _START_SECONDS
 
 
-def _totals(job: Job, found: Found) -> tuple[Range, Range]:
+def _totals(job: Job, found: Found) -> Expected:
     """The documents and tokens that will be written, end-of-text tokens among them."""
     documents, tokens = total(found, "documents"), total(found, "tokens")
     spec, stopped = job.spec, any(isinstance(each, FromStart) and each.stopped for each in found)

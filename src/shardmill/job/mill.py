@@ -25,7 +25,7 @@ from shardmill.io.lock import locked
 from shardmill.job import destination as destinations
 from shardmill.job.block import Milled
 from shardmill.job.destination import Destination
-from shardmill.job.estimate import check_space, expected, with_staging_limit
+from shardmill.job.estimate import check_space, expecting, with_staging_limit
 from shardmill.job.job import Job, choose_splitter, describe, find, make_job, versions
 from shardmill.job.notes import notes_before, notes_on, refuse_nothing
 from shardmill.job.plan import refuse_changed_in_part
@@ -139,8 +139,9 @@ def prepare(
         unfinished = destinations.left_by_earlier_run(destination, job, overwrite=overwrite)
         written = unfinished.bytes if unfinished else 0
         limits = with_staging_limit(job, limits, written)
-        notes = notes_before(job, expected)
-        job, limits, warning = check_space(job, limits, written)
+        expect = expecting(job, limits, written)
+        notes = notes_before(job, expect)
+        job, limits, warning = check_space(job, limits, expect, written)
         notes = (*notes, warning) if warning else notes
         if on_start is not None:
             on_start(_start_of(job, destination, unfinished, notes))

@@ -32,7 +32,7 @@ Expected = tuple[Range, Range]
 """Documents and tokens."""
 
 
-def notes_before(job: Job, expect: Callable[[Job], Expected]) -> tuple[str, ...]:
+def notes_before(job: Job, expect: Callable[[], Expected]) -> tuple[str, ...]:
     """What may make the user change the command. Raises UsageError if the result would be of no use.
 
     expect counts documents and tokens by samples, which takes a while: it is called only if they matter.
@@ -53,7 +53,7 @@ def _about_job(job: Job) -> Iterator[str]:
         yield f"named more than once, and read once: {job.files.repeated}"
 
 
-def _about_sizes(job: Job, expect: Callable[[Job], Expected]) -> Iterator[str]:
+def _about_sizes(job: Job, expect: Callable[[], Expected]) -> Iterator[str]:
     """Whether files will be too short or too many for the trainer, or missing."""
     if not job.files.known:
         yield from _expected_short(job, 0, 1 << 62)
@@ -63,7 +63,7 @@ def _about_sizes(job: Job, expect: Callable[[Job], Expected]) -> Iterator[str]:
     bounds = [Range.exactly(tokens) for tokens in (most // _MOST_BYTES_PER_TOKEN, most)]
     if job.plain and not job.rules.limited and not any(_refusal(job, n) or any(_judge(job, n, n)) for n in bounds):
         return
-    documents, tokens = expect(job)
+    documents, tokens = expect()
     if tokens.high:
         if refusal := _refusal(job, tokens):
             raise UsageError(refusal)
