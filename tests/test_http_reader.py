@@ -12,7 +12,7 @@ from shardmill.errors import InputError, TemporaryError
 from shardmill.inputs.find import find_inputs
 from shardmill.io import http, http_reader, retry
 from shardmill.io.http_reader import RemoteReader
-from shardmill.io.reading import open_input
+from shardmill.io.open_files import OpenFiles
 from shardmill.io.retry import Stopped
 
 DATA = random.Random(5).randbytes(3_000_000)
@@ -36,7 +36,7 @@ def find(server, path="/a.txt", **options):
 
 
 def read_in_order(file, step=100_000):
-    with open_input(file) as reader:
+    with OpenFiles().reader(file) as reader:
         assert reader.size == file.size
         parts = [reader.read(at, step) for at in range(0, file.size, step)]
         assert reader.read(file.size, 10) == b""
@@ -52,7 +52,7 @@ def test_a_file_read_in_order_costs_few_requests(server):
 
 
 def test_reads_that_overlap_as_text_is_read_stay_one_request(server):
-    with open_input(find(server)) as reader:
+    with OpenFiles().reader(find(server)) as reader:
         at = 0
         while at < len(DATA):
             assert reader.read(max(0, at - 8), 140_000) == DATA[max(0, at - 8) : max(0, at - 8) + 140_000]
@@ -65,7 +65,7 @@ def test_reads_that_overlap_as_text_is_read_stay_one_request(server):
 def test_random_reads_are_exact_and_fetch_only_what_is_asked_for(server):
     server.files["/big.txt"] = big = DATA * 4
     chance = random.Random(1)
-    with open_input(find(server, "/big.txt")) as reader:
+    with OpenFiles().reader(find(server, "/big.txt")) as reader:
         assert reader.read(len(big) - 8, 8) == big[-8:]  # as a Parquet footer is read
         for _ in range(20):
             at, length = chance.randrange(len(big)), chance.randrange(1, 50_000)
@@ -77,7 +77,7 @@ def test_random_reads_are_exact_and_fetch_only_what_is_asked_for(server):
 
 def test_a_small_file_is_one_request_wherever_it_is_read(server):
     server.files["/small.txt"] = b"0123456789"
-    with open_input(find(server, "/small.txt")) as reader:
+    with OpenFiles().reader(find(server, "/small.txt")) as reader:
         assert [reader.read(8, 5), reader.read(0, 3), reader.read(4, 2)] == [b"89", b"012", b"45"]
     assert len(server.requests) == 2
 
@@ -170,7 +170,7 @@ def test_a_file_of_another_length_is_an_error_even_without_an_etag(server, now):
     server.etags["/a.txt"] = "same"
     file = find(server)
     server.faults["/a.txt"] = [Fault("cut", 1_000_000)]
-    with open_input(file) as reader:
+    with OpenFiles().reader(file) as reader:
         assert reader.read(0, 10) == DATA[:10]
         server.files["/a.txt"] = now
         with pytest.raises(InputError, match="changed while it was read"):
@@ -187,7 +187,7 @@ def test_a_server_without_ranges_is_read_forward(server):
 def test_a_server_without_ranges_is_refused_where_that_would_be_absurd(server, monkeypatch):
     monkeypatch.setattr(http_reader, "_MOST_SKIPPED", 1_000_000)
     server.ranges = False
-    with open_input(find(server)) as reader, pytest.raises(InputError, match=r"whole files.*download the file"):
+    with OpenFiles().reader(find(server)) as reader, pytest.raises(InputError, match=r"whole files.*download the file"):
         reader.read(2_500_000, 10)
 
 
@@ -220,7 +220,7 @@ def test_an_empty_file_is_known_as_such(server):
 
 def test_what_is_held_ahead_is_bounded(server):
     server.files["/big.txt"] = big = bytes(64 << 20)
-    with open_input(find(server, "/big.txt")) as reader:
+    with OpenFiles().reader(find(server, "/big.txt")) as reader:
         for at in range(0, 20 << 20, 1 << 20):
             reader.read(at, 1 << 20)
         time.sleep(0.5)

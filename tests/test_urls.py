@@ -13,7 +13,7 @@ from servers import COMMIT, TOKEN, Fault, Hub, Server
 from shardmill import Limits, Spec, prepare
 from shardmill.errors import InputError, UsageError
 from shardmill.inputs.find import find_inputs
-from shardmill.io import reading
+from shardmill.io.open_files import OpenFiles
 from shardmill.system.names import show, without_secrets
 
 WORDS = "the mill turns all the text into tokens and writes them down in order\n"
@@ -44,7 +44,7 @@ def equal(made, local):
 
 
 def read_all(file):
-    with reading.open_input(file) as reader:
+    with OpenFiles().reader(file) as reader:
         return b"".join(reader.read(at, 1 << 20) for at in range(0, file.size, 1 << 20))
 
 

@@ -19,7 +19,8 @@ from shardmill.errors import ContentError, InputError, TemporaryError
 from shardmill.inputs.find import find_inputs
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io import http, http_reader, retry
-from shardmill.io.reading import InputFile, open_input
+from shardmill.io.open_files import OpenFiles
+from shardmill.io.reading import InputFile
 
 TEXT = b"the mill turns text into tokens\n" * 4000
 SIZE = len(TEXT)
@@ -99,7 +100,7 @@ def good(request, *, end=SIZE, etag='"v1"', total=SIZE):
 
 def read_all(url):
     file = find_inputs([url], network_seconds=0.8)[0]
-    with open_input(file) as reader:
+    with OpenFiles().reader(file) as reader:
         return b"".join(reader.read(at, 10_000) for at in range(0, file.size, 10_000))
 
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import stores
 
 from servers import Fault
-from shardmill.io import storage
+from shardmill.io import open_files, storage
 
 
 def _at_step(rng, happen):
@@ -70,8 +70,11 @@ def _fails(rng, inputs, module, name, code):
     return patch.object(module, name, failing)
 
 
+@contextlib.contextmanager
 def denied(rng, inputs):
-    return _fails(rng, inputs, os, "open", errno.EACCES)
+    """A file that stays open cannot be denied, so it does not."""
+    with patch.object(open_files, "_MOST_OPEN", 0), _fails(rng, inputs, os, "open", errno.EACCES):
+        yield
 
 
 def unreadable(rng, inputs):

@@ -77,6 +77,7 @@ SHRUNK = {
     "formats.output_files._CHUNK_BYTES": 26,
     "results.verify._CHUNK_BYTES": 512,
     "io.storage._WRITE_BYTES": 100,
+    "io.open_files._MOST_OPEN": 1,
 }
 
 

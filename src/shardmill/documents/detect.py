@@ -6,7 +6,7 @@ import re
 from shardmill.documents import utf8
 from shardmill.errors import ContentError
 from shardmill.io.compression import LEAST_WINDOW, SUFFIXES, Compression, Decompressed, compression_of, window_of
-from shardmill.io.reading import Reader
+from shardmill.io.reading import InputReader, Reader
 from shardmill.spec import InputFormat
 from shardmill.system.names import show
 
@@ -51,22 +51,35 @@ def is_known(path: str) -> bool:
     return suffixes(path)[0] in FORMAT_OF_SUFFIX
 
 
-def uncompressed(reader: Reader, *, max_window: int = LEAST_WINDOW, spool: str | None = None) -> Reader:
-    """A Reader of the decompressed content; the compression is detected from the first bytes, whatever the name."""
+def content_of(
+    reader: Reader, asked: InputFormat, *, max_window: int = LEAST_WINDOW, spool: str | None = None
+) -> tuple[Reader, InputFormat]:
+    """A Reader of the decompressed content, and its format. As long as a local file is open, they are detected once."""
+    noted = reader.file.noted if isinstance(reader, InputReader) else {}
+    if "compression" not in noted:
+        noted["compression"] = _compression_of(reader)
+    found: Compression | None = noted["compression"]
+    if found is not None:
+        reader = Decompressed(reader, found, max_window=max(max_window, LEAST_WINDOW), spool=spool)
+    if asked not in noted:
+        noted[asked] = _format_of(reader, asked)
+    return reader, noted[asked]
+
+
+def _compression_of(reader: Reader) -> Compression | None:
+    """Detected from the first bytes, whatever the name."""
     head = reader.read(0, HEAD_BYTES)
     found = compression_of(head)
-    if found is not None:
-        return Decompressed(reader, found, max_window=max(max_window, LEAST_WINDOW), spool=spool)
     named = suffixes(reader.path)[1]
     is_text = utf8.valid_bytes(head) > len(head) - 4  # its last character may be cut
-    if named is not None and head and not is_text and _by_content(head) is None:
+    if found is None and named is not None and head and not is_text and _by_content(head) is None:
         raise ContentError(
             f"{show(reader.path)}: is named {os.path.splitext(reader.path)[1]} but is neither {named} nor text; it is damaged or misnamed: download it again, or rename it"
         )
-    return reader
+    return found
 
 
-def format_of(reader: Reader, asked: InputFormat) -> InputFormat:
+def _format_of(reader: Reader, asked: InputFormat) -> InputFormat:
     """The format of a file: the one asked for, else by its first bytes, else by its name, else text."""
     head = reader.read(0, HEAD_BYTES)
     found = _by_content(head)

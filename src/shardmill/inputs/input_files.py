@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.errors import InputError
+from shardmill.io.open_files import OpenFiles
 from shardmill.io.reading import InputFile
 
 # Measured for a remote file, with its URL and version: 1.2 to 1.5 KB.
@@ -73,7 +74,9 @@ class InputFiles(_Packed[InputFile]):
     folder is stored once for a run of files in it. Remote files and pipes ("special") are kept as they are.
     """
 
-    def __init__(self, files: Iterable[InputFile] = ()) -> None:
+    def __init__(self, files: Iterable[InputFile] = (), opened: OpenFiles | None = None) -> None:
+        self.opened = opened or OpenFiles()
+        """Those that are open; a list of some of the files shares them."""
         self._folders, self._names = Strings(), Strings()
         self._first = array("q")
         """The number of the first file in each folder."""

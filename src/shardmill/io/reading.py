@@ -1,4 +1,4 @@
-"""The only door to what is read: local files, pipes and, through http_reader.py, the network."""
+"""An input → bytes by position: local files and pipes; http_reader.py does the same for the network."""
 
 import contextlib
 import errno
@@ -9,13 +9,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import xxhash
 
 from shardmill.errors import InputError, ShardmillError, TemporaryError
 from shardmill.io.http import RemoteFile
-from shardmill.io.http_reader import LOOK_BACK, READ_AHEAD, RemoteReader
+from shardmill.io.http_reader import LOOK_BACK, READ_AHEAD
 from shardmill.io.retry import Stopped
 from shardmill.io.spool import Spool
 from shardmill.system.names import show
@@ -70,46 +70,61 @@ class Reader(Protocol):
         """Nothing before offset will be read again."""
 
 
-def open_input(
-    file: InputFile, *, drop_behind: bool = False, stop: threading.Event | None = None, spool: str | None = None
-) -> "InputReader | PipeReader | RemoteReader":
-    """The one way to read an input. A read that waits for bytes raises Stopped once stop is set.
-
-    spool is a folder for the replay buffer of a pipe, should it outgrow memory.
-    """
-    if file.once:
-        return PipeReader(file.path, stop, spool)
-    if file.remote is not None:
-        return RemoteReader(file.remote, stop)
-    return InputReader(file.path, drop_behind=drop_behind)
-
-
 def read_buffers(file: InputFile) -> int:
     """Memory that reading this file takes, apart from the page cache."""
     # A pipe takes no more than a remote file: 6 MiB of replay buffer, 1 MiB ahead, and the bytes returned.
     return 0 if file.local else READ_AHEAD + 2 * LOOK_BACK
 
 
+class OpenFile:
+    """A descriptor, for everyone who reads the file, whatever their positions; closed once nobody refers to it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.noted: dict[str, Any] = {}
+        """What was found out about its content. Small: many files may be open."""
+        found = os.fstat(descriptor)
+        self.size, self._version = found.st_size, _version(found)
+        advise(descriptor, 0, 0, "POSIX_FADV_SEQUENTIAL")
+
+    def is_still(self, path: str) -> bool:
+        """Whether the path leads to this file, and it is as it was when it was opened."""
+        try:
+            return _version(os.stat(path)) == self._version
+        except OSError:
+            return False
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def open_file(path: str) -> OpenFile:
+    try:
+        return OpenFile(os.open(path, os.O_RDONLY))
+    except OSError as e:
+        raise input_error(path, e) from e
+
+
+def _version(found: os.stat_result) -> tuple[int, int, int, int]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 class InputReader(contextlib.AbstractContextManager["InputReader"]):
     """A local file read by position. Short reads are completed; a file that shrank is an error."""
 
-    def __init__(self, path: str, *, drop_behind: bool = False) -> None:
+    def __init__(self, path: str, *, drop_behind: bool = False, file: OpenFile | None = None) -> None:
         self.path = path
         self._drop_behind = drop_behind
         self._dropped: int | None = None
         self._done = 0
-        try:
-            self.descriptor = os.open(path, os.O_RDONLY)
-        except OSError as e:
-            raise input_error(path, e) from e
-        self.size: int = os.fstat(self.descriptor).st_size
-        advise(self.descriptor, 0, 0, "POSIX_FADV_SEQUENTIAL")
+        self.file = file or open_file(path)
+        self.size = self.file.size
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly the bytes [offset, offset + length), fewer only at the end that the file had when opened."""
         length = max(0, min(length, self.size - offset))
         try:
-            data = _pread(self.descriptor, length, offset)
+            data = _pread(self.file.descriptor, length, offset)
         except OSError as e:
             raise input_error(self.path, e) from e
         if len(data) < length:
@@ -121,7 +136,7 @@ class InputReader(contextlib.AbstractContextManager["InputReader"]):
 
     def now(self) -> Iterator[tuple[int, int]]:
         """Size and modification time in ns: of the open file, and of the file that has its name now."""
-        opened = os.fstat(self.descriptor)
+        opened = os.fstat(self.file.descriptor)
         yield opened.st_size, opened.st_mtime_ns
         with contextlib.suppress(FileNotFoundError):  # removed, but read to its end
             named = os.stat(self.path)
@@ -140,12 +155,12 @@ class InputReader(contextlib.AbstractContextManager["InputReader"]):
     def _drop(self) -> None:
         """Only what was read here: others may be reading what comes before."""
         if self._drop_behind and self._dropped is not None and self._done > self._dropped:
-            advise(self.descriptor, self._dropped, self._done - self._dropped, "POSIX_FADV_DONTNEED")
+            advise(self.file.descriptor, self._dropped, self._done - self._dropped, "POSIX_FADV_DONTNEED")
         self._dropped = self._done
 
     def close(self) -> None:
         self._drop()
-        os.close(self.descriptor)
+        del self.file  # others may be reading it
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -169,7 +184,9 @@ def local_file(reader: Reader, offset: int, length: int) -> tuple[int, int] | No
     """The descriptor that a Reader would read this from, and how many bytes there are; None: it is no local file."""
     if isinstance(reader, Until):
         return local_file(reader.whole, offset, max(0, min(length, reader.size - offset)))
-    return (reader.descriptor, max(0, min(length, reader.size - offset))) if isinstance(reader, InputReader) else None
+    if not isinstance(reader, InputReader):
+        return None
+    return reader.file.descriptor, max(0, min(length, reader.size - offset))
 
 
 class PipeReader(contextlib.AbstractContextManager["PipeReader"]):
@@ -242,11 +259,11 @@ def _pread(fd: int, length: int, offset: int) -> bytes:
     return data
 
 
-def sample(path: str) -> str:
+def sample(reader: Reader) -> str:
     """A checksum of 4 KiB each from the start, middle and end of a file: most edits change it."""
-    with InputReader(path) as reader:
-        offsets = (0, reader.size // 2, max(0, reader.size - _SAMPLE_BYTES))
-        return xxhash.xxh3_64_hexdigest(b"".join(reader.read(offset, _SAMPLE_BYTES) for offset in offsets))
+    size = reader.size or 0
+    offsets = (0, size // 2, max(0, size - _SAMPLE_BYTES))
+    return xxhash.xxh3_64_hexdigest(b"".join(reader.read(offset, _SAMPLE_BYTES) for offset in offsets))
 
 
 _REASONS = {

@@ -74,8 +74,9 @@ def estimate(spec: Spec, *, limits: Limits | None = None) -> Estimate:
         raise UsageError(
             f"{show(file.path)}: a pipe cannot be estimated, since it can be read only once; save the data as a file first, or just run prepare"
         )
-    job = make_job(spec, files, tokenizer, limits)
-    return estimate_job(job, with_staging_limit(job, limits))
+    with files.opened:
+        job = make_job(spec, files, tokenizer, limits)
+        return estimate_job(job, with_staging_limit(job, limits))
 
 
 def estimate_job(job: Job, limits: Limits) -> Estimate:

@@ -18,7 +18,7 @@ from shardmill.documents.rules import TextRules
 from shardmill.documents.text import SmallFiles
 from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
-from shardmill.io.reading import Reader, ahead, open_input
+from shardmill.io.reading import Reader, ahead
 from shardmill.job import plan, split
 from shardmill.job.plan import Block, Stretch
 from shardmill.job.split import Lowest, Splitter
@@ -107,7 +107,7 @@ def _following(files: InputFiles, rules: TextRules, count: int) -> list[tuple[in
     seed, rules = (rules.seed or 0) & (1 << 64) - 1, dataclasses.replace(rules, judging=True)
     drawn = [files.total_bytes * xxh3_64_intdigest(n.to_bytes(8, "little"), seed=seed) >> 64 for n in range(count)]
     found = dict[int, tuple[int, int]]()
-    with open_input(files[0]) as reader:
+    with files.opened.reader(files[0]) as reader:
         for place in sorted(drawn):
             if (begin := first_border(reader, 0, place, rules)) is not None:
                 _, passages = find_passages(reader, 0, begin, rules, 2 * (rules.passage_bytes or 0))
@@ -135,8 +135,8 @@ def _has_records(files: InputFiles, rules: TextRules, enough: float) -> bool:
     """Whether a quick count, which is never too high, finds this many records."""
     for file in files:
         try:
-            with open_input(file) as opened:
-                counts = _quick_counts(detect.uncompressed(opened, max_window=rules.max_window), rules)
+            with files.opened.reader(file) as reader:
+                counts = _quick_counts(reader, rules)
                 if counts is None:
                     return False
                 for count in counts:
@@ -150,7 +150,8 @@ def _has_records(files: InputFiles, rules: TextRules, enough: float) -> bool:
 
 def _quick_counts(reader: Reader, rules: TextRules) -> Iterator[int] | None:
     """How many records there are at least, some at a time; None where only parsing tells."""
-    match detect.format_of(reader, rules.input_format):
+    reader, found = detect.content_of(reader, rules.input_format, max_window=rules.max_window)
+    match found:
         case "parquet":
             from shardmill.documents.columnar import parquet
 

@@ -152,7 +152,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
     early = begins and mode == "hash" and fraction and not files.special and probe.window <= LEAST_WINDOW
     with ThreadPoolExecutor(1) as pool:  # an engine is loaded without the GIL
         loading = pool.submit(choose_engines, tokenizer, limits.engine)
-        separated = sources.likely_separator(files.largest) if separator is None and probe.plain else None
+        separated = sources.likely_separator(files) if separator is None and probe.plain else None
         begun = first_pass.begin(files, rules, fraction, plain=probe.plain, until=loading.done) if early else None
     engines = loading.result()
     fitted = _fit_budget(spec, engines, limits, probe, files)
@@ -225,7 +225,7 @@ def _border(mode: SplitMode, fraction: float, files: InputFiles, probe: sources.
         raise UsageError(
             f"--split nanogpt: cuts one text by its characters, and {show(files[0].path)} is compressed or holds records; name a plain text file, or choose --split hash"
         )
-    with reading.open_input(files[0]) as reader:
+    with files.opened.reader(files[0]) as reader:
         return first_pass.byte_of_character(reader, lambda count: int(count * (1 - fraction)))
 
 

@@ -116,43 +116,44 @@ def prepare(
     started = time.perf_counter()
     limits = limits or Limits()
     files, tokenizer = find(spec, limits)
-    format, destination = registry.check(spec), destinations.destination_of(spec.output, limits)
-    destinations.refuse_inputs(destination, files, format)
-    asked = describe(spec, files, tokenizer)
+    with files.opened:
+        format, destination = registry.check(spec), destinations.destination_of(spec.output, limits)
+        destinations.refuse_inputs(destination, files, format)
+        asked = describe(spec, files, tokenizer)
 
-    def completed() -> Result | None:
-        made = None if overwrite else destinations.completed(destination, asked, files)
-        if made is None:
-            return None
-        return Result(output=destination.target.shown, manifest=made, run={}, notes=(), already_complete=True)
+        def completed() -> Result | None:
+            made = None if overwrite else destinations.completed(destination, asked, files)
+            if made is None:
+                return None
+            return Result(output=destination.target.shown, manifest=made, run={}, notes=(), already_complete=True)
 
-    leftovers = destinations.has_leftovers(destination)
-    if (complete := completed()) is not None and not leftovers:
-        return complete
-    report = on_progress or (lambda _: None)
-    report(Progress(phase="loading", total_bytes=files.total_bytes))
-    job = make_job(spec, files, tokenizer, limits, begins=not leftovers)
-    with locked(destination.folder, temporary=destination.staged):
-        if (complete := completed()) is not None:
-            destinations.tidy(destination, format)
+        leftovers = destinations.has_leftovers(destination)
+        if (complete := completed()) is not None and not leftovers:
             return complete
-        unfinished = destinations.left_by_earlier_run(destination, job, overwrite=overwrite)
-        written = unfinished.bytes if unfinished else 0
-        limits = with_staging_limit(job, limits, written)
-        expect = expecting(job, limits, written)
-        notes = notes_before(job, expect)
-        job, limits, warning = check_space(job, limits, expect, written)
-        notes = (*notes, warning) if warning else notes
-        if on_start is not None:
-            on_start(_start_of(job, destination, unfinished, notes))
-        if unfinished is None:
-            destinations.make_room(destination, format, overwrite=overwrite)
-            unfinished = Unfinished(overwrites=overwrite)
-        made, output = _run(job, limits, destination, unfinished, report)
-        run = output.run_report(time.perf_counter() - started)
-        table = token_bytes_of(job.tokenizer)
-        destinations.conclude(destination, made, run, table.file() if table is not None else None)
-    return Result(output=destination.target.shown, manifest=made, run=run, notes=notes + notes_on(job, made, notes))
+        report = on_progress or (lambda _: None)
+        report(Progress(phase="loading", total_bytes=files.total_bytes))
+        job = make_job(spec, files, tokenizer, limits, begins=not leftovers)
+        with locked(destination.folder, temporary=destination.staged):
+            if (complete := completed()) is not None:
+                destinations.tidy(destination, format)
+                return complete
+            unfinished = destinations.left_by_earlier_run(destination, job, overwrite=overwrite)
+            written = unfinished.bytes if unfinished else 0
+            limits = with_staging_limit(job, limits, written)
+            expect = expecting(job, limits, written)
+            notes = notes_before(job, expect)
+            job, limits, warning = check_space(job, limits, expect, written)
+            notes = (*notes, warning) if warning else notes
+            if on_start is not None:
+                on_start(_start_of(job, destination, unfinished, notes))
+            if unfinished is None:
+                destinations.make_room(destination, format, overwrite=overwrite)
+                unfinished = Unfinished(overwrites=overwrite)
+            made, output = _run(job, limits, destination, unfinished, report)
+            run = output.run_report(time.perf_counter() - started)
+            table = token_bytes_of(job.tokenizer)
+            destinations.conclude(destination, made, run, table.file() if table is not None else None)
+        return Result(output=destination.target.shown, manifest=made, run=run, notes=notes + notes_on(job, made, notes))
 
 
 def _start_of(job: Job, destination: Destination, unfinished: Unfinished | None, notes: tuple[str, ...]) -> Start:

@@ -8,7 +8,7 @@ So the documents, and their order, are the same for stretches and Blocks of any 
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from shardmill.documents.rules import FIRST_PART_BYTES, TextRules
 from shardmill.errors import ContentError, InputError, ShardmillError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.frames import next_frame
-from shardmill.io.reading import InputFile, open_input
+from shardmill.io.reading import InputFile
 from shardmill.job.sources import Part, Source, failed, refuse_changed_reader, small_text
 from shardmill.spec import WHOLE_FILE_BYTES
 from shardmill.system.names import show
@@ -114,7 +114,7 @@ def _stretch_end(files: InputFiles, rules: TextRules, at: int, frame: int, step:
     if compression is not None or suffix in _WHOLE:
         if base > at:
             return base
-        found = _next_frame(files[number], min(frame, at - base), until - base) if _has_entries(suffix, rules) else None
+        found = _next_frame(files, number, min(frame, at - base), until - base) if _has_entries(suffix, rules) else None
         until = files.base(number + 1) if found is None else base + found
     return until if until < files.total_bytes else None
 
@@ -125,9 +125,10 @@ def _has_entries(suffix: str, rules: TextRules) -> bool:
     return by_name == "jsonl"
 
 
-def _next_frame(file: InputFile, frame: int, offset: int) -> int | None:
+def _next_frame(files: InputFiles, number: int, frame: int, offset: int) -> int | None:
+    file = files[number]
     if file.local:
-        with contextlib.suppress(ShardmillError), open_input(file) as reader:  # reported when the file is read
+        with contextlib.suppress(ShardmillError), files.opened.reader(file) as reader:  # reported when the file is read
             return next_frame(reader, frame, offset)
     return None
 
@@ -139,7 +140,7 @@ def blocks(
     *,
     drop_behind: bool = False,
     stop: threading.Event | None = None,
-) -> Iterator[Block]:
+) -> Generator[Block, None, None]:
     """All text of a stretch in order. Setting stop interrupts a thread that is waiting for bytes."""
     parts: list[Part] = []
     size = done = count = 0
@@ -187,7 +188,7 @@ def refuse_changed_in_part(files: InputFiles, number: int) -> None:
     end, where it shows whether it changed meanwhile."""
     for file in (files[n] for n in (number - 1, number) if 0 <= n < len(files)):
         if not file.once:
-            with open_input(file) as reader:
+            with files.opened.reader(file) as reader:
                 refuse_changed_reader(file, reader)
 
 
@@ -223,7 +224,7 @@ def _all_parts(
             if not (inside or here.offset) and (small := small_text(file, number, own)) is not None:
                 yield _Read(small, file.size or 0, here, over, False)
                 continue
-            with open_input(file, drop_behind=drop_behind, stop=stop, spool=rules.spool) as reader:
+            with files.opened.reader(file, drop_behind=drop_behind, stop=stop, spool=rules.spool) as reader:
                 refuse_changed_reader(file, reader)
                 source = Source(file, number, reader, own)
                 if inside:

@@ -24,7 +24,8 @@ from shardmill.documents.rules import BOM, TextRules
 from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.compression import Decompressed, promised_bytes
-from shardmill.io.reading import InputFile, Reader, ahead, open_input
+from shardmill.io.open_files import OpenFiles
+from shardmill.io.reading import InputFile, Reader, ahead
 from shardmill.job import plan
 from shardmill.job.intervals import Across, Found, FromStart, Span
 from shardmill.job.sources import Part
@@ -100,7 +101,7 @@ def sample(
     policy: OnError = "replace" if rules.on_error == "replace" else "skip"
     rules = dataclasses.replace(rules, on_error=policy, limited=False, seed=None)
     deadline = time.monotonic() + seconds
-    sampler = _Sampler(rules=rules, measure=measure, deadline=deadline, kept=kept, stop=stop)
+    sampler = _Sampler(opened=files.opened, rules=rules, measure=measure, deadline=deadline, kept=kept, stop=stop)
     small = files.total_bytes <= SMALL_BYTES and len(files) <= _SMALL_FILES
     if small or stop is not NEVER:
         read = sampler.from_start(files, files.total_bytes, encode_up_to=SMALL_BYTES if whole else 0)
@@ -115,7 +116,7 @@ def sample(
             share = int(sizes[number]) / files.total_bytes
             own = dataclasses.replace(sampler, deadline=time.monotonic() + share * seconds)
             least = max(_LEAST_BYTES, int(share * _LEAST_IN_ALL))
-            found.append(own.from_start(InputFiles([file]), int(sizes[number]), least=least))
+            found.append(own.from_start(InputFiles([file], files.opened), int(sizes[number]), least=least))
             sizes[number] = 0
     if sizes.any():
         found.append(sampler.across(files, sizes))
@@ -124,6 +125,7 @@ def sample(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sampler:
+    opened: OpenFiles
     rules: TextRules
     measure: Measure
     deadline: float
@@ -132,14 +134,13 @@ class _Sampler:
 
     def seeks(self, file: InputFile) -> bool:
         """Whether a file can be read anywhere."""
-        with contextlib.suppress(ContentError), open_input(file) as reader:
+        with contextlib.suppress(ContentError), self.opened.reader(file) as reader:
             return self._kind(reader) is not None
         return False  # what is wrong with it is reported when it is read
 
     def _kind(self, reader: Reader) -> InputFormat | None:
         """The format of a file that can be read anywhere; None for others."""
-        plain = detect.uncompressed(reader, max_window=self.rules.max_window)
-        kind = detect.format_of(plain, self.rules.input_format)
+        plain, kind = detect.content_of(reader, self.rules.input_format, max_window=self.rules.max_window)
         return kind if kind in ("text", "jsonl", "parquet") and not isinstance(plain, Decompressed) else None
 
     def across(self, files: InputFiles, sizes: "np.typing.NDArray[np.int64]") -> Across:
@@ -196,18 +197,18 @@ class _Sampler:
         if not found.at_end and reached < size:
             found.total, found.stopped = round(reached), True
         elif not found.at_end and len(files) == 1:
-            with open_input(files[0]) as reader:
+            with self.opened.reader(files[0]) as reader:
                 found.promised = promised_bytes(reader, round(sum(span.input for span in found.spans)), done)
         return found
 
     def _from_start(self, file: InputFile) -> tuple[Span, float]:
         """A file as its beginning promises it, and the share of it that was not read."""
-        read = self.from_start(InputFiles([file]), file.size or 0, least=_LEAST_BYTES, most=_HEAD_BYTES)
+        read = self.from_start(InputFiles([file], self.opened), file.size or 0, least=_LEAST_BYTES, most=_HEAD_BYTES)
         return read.whole(), read.unread
 
     def _at(self, file: InputFile, share: float) -> Span | None:
         """A span that begins at this share of a file; None if it can only be read from its start."""
-        with contextlib.suppress(ContentError), open_input(file) as reader:
+        with contextlib.suppress(ContentError), self.opened.reader(file) as reader:
             match self._kind(reader):
                 case "text":
                     return self._text_at(reader, share)
@@ -274,7 +275,7 @@ class _Sampler:
             return None
         row, end, texts, documents, size = page.rows.start, page.rows.stop, list[bytes](), 0.0, 0
         small = dataclasses.replace(self.rules, block_bytes=_WHOLE_FILE_BYTES)
-        blocks = plan.blocks(InputFiles([file]), small, plan.rest(Position(offset=1, record=row)))
+        blocks = plan.blocks(InputFiles([file], self.opened), small, plan.rest(Position(offset=1, record=row)))
         for part in itertools.chain.from_iterable(block.parts for block in blocks):
             pieces = self._pieces(part)
             kept = len(pieces)

@@ -18,7 +18,7 @@ from shardmill.errors import ContentError, InputError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.compression import UNCOUNTED, Decompressed
 from shardmill.io.frames import next_frame
-from shardmill.io.reading import InputFile, InputReader, Reader, Until, open_input, read_whole
+from shardmill.io.reading import InputFile, InputReader, Reader, Until, read_whole
 from shardmill.io.spool import AT_ONCE, IN_MEMORY
 from shardmill.spec import InputFormat
 from shardmill.system.names import show
@@ -78,9 +78,9 @@ def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None
         if file.once:
             held = max(held, HELD_BYTES)
             continue
-        with contextlib.suppress(ContentError), open_input(file) as reader:  # reported when the file is read
+        with contextlib.suppress(ContentError), files.opened.reader(file) as reader:  # reported when it is read
             own = detect.window(reader)
-            found = detect.format_of(detect.uncompressed(reader, max_window=own), asked)
+            found = detect.content_of(reader, asked, max_window=own)[1]
             window = max(window, own)
             held = max(held, (IN_MEMORY if own else 0) + _held(reader, found, field, where))
             if where is not None and found == "text":
@@ -91,10 +91,10 @@ def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None
     return Probe(plain=plain, first_is_text=first_is_text, columns=columns, window=window, held=held)
 
 
-def likely_separator(file: InputFile) -> tuple[str, int, int] | None:
-    """What seems to separate documents in a text, how often it occurs at the beginning, and how long that is."""
+def likely_separator(files: InputFiles) -> tuple[str, int, int] | None:
+    """What seems to separate documents in the largest text, how often it occurs at the beginning, and how long that is."""
     try:
-        with open_input(file) as reader:
+        with files.opened.reader(files.largest) as reader:
             head = reader.read(0, _HEAD_BYTES)
     except InputError:  # the job reports it
         return None
@@ -174,10 +174,11 @@ class Source:
     def __init__(self, file: InputFile, number: int, reader: Reader, rules: TextRules) -> None:
         self._file, self._number, self._rules, self._opened = file, number, rules, reader
         self._until: Position | None = None
-        self._reader = detect.uncompressed(reader, max_window=rules.max_window, spool=rules.spool)
+        self._reader, self._format = detect.content_of(
+            reader, rules.input_format, max_window=rules.max_window, spool=rules.spool
+        )
         if isinstance(self._reader, Decompressed):
             self._rules = dataclasses.replace(rules, block_bytes=min(rules.block_bytes, AT_ONCE))
-        self._format = detect.format_of(self._reader, rules.input_format)
         if rules.border is not None and (self._format == "arrow" or isinstance(self._reader, Decompressed)):
             raise InputError(
                 f"{show(file.path)}: --split head and tail need byte offsets in the input, which a compressed or Arrow file does not have; use --split hash, or decompress it first"

@@ -12,7 +12,7 @@ has to wait for its turn (ahead.py). Workers are threads: reading, encoding and 
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from shardmill.documents.pieces import Position
 from shardmill.documents.rejects import Shift
@@ -95,7 +95,7 @@ def _work(job: Job, splitter: Splitter, encoder: Encoder, pipeline: "_Pipeline")
 class _Open:
     """A stretch that is being read, a Block at a time, by whichever worker holds the lock."""
 
-    def __init__(self, number: int, blocks: Iterator[Block]) -> None:
+    def __init__(self, number: int, blocks: Generator[Block, None, None]) -> None:
         self.number, self.blocks = number, blocks
         self.lock = threading.Lock()
         self.since = 0.0
@@ -344,9 +344,12 @@ class _Pipeline:
             raise self._error
 
     def close(self) -> None:
-        """Let the workers that are writing finish their Blocks, since the files will be closed."""
+        """Let the workers that are writing finish their Blocks, since the files will be closed. Inputs are closed too."""
         while self._placing or self._writing:
             time.sleep(0.001)
+        for stretch in self._open:
+            if stretch.lock.acquire(blocking=False):  # otherwise a worker that did not leave is reading
+                stretch.blocks.close()
         self._ahead.close()
 
     def leave(self) -> None:

@@ -82,7 +82,8 @@ def lines_of(files: InputFiles) -> Iterator[bytes]:
             if file.version:
                 entry += f', "version": {encode_basestring_ascii(file.version)}'
             elif sampled and file.local:
-                entry += f', "sample": "{reading.sample(path)}"'
+                with files.opened.reader(file) as reader:
+                    entry += f', "sample": "{reading.sample(reader)}"'
         yield f"{{{entry}}}\n".encode()
 
 

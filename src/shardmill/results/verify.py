@@ -305,27 +305,30 @@ def _verify_source(
     spec, vocabulary = _spec_of(corpus, sources)
     chooser, most = Chooser(spec.include, spec.exclude), limits.most_memory()
     files = find_inputs(map(str, sources), chooser, network_seconds=limits.network_seconds, most_bytes=most)
-    aside: dict[str, Any] = {"inputs": None}
-    changed = manifest.differences({**made.job, **aside}, {**describe(spec, files, vocabulary), **aside})
-    changed += input_list.changes(fileset, made.job["inputs"], input_list.describe(files), files, paths=False)
-    if changed:
-        problem = Problem(file="source", what="is not what the result was made from: " + "; ".join(changed[:5]))
-        return replace(checked, problems=(problem,))
-    job = make_job(spec, files, vocabulary, limits)
-    checker = Checker(job.engines, CHECKED_SHARE, ~spec.seed)  # other samples than prepare
-    job = replace(job, checker=checker)
-    splitter = choose_splitter(job, None, lambda _: None, lambda _: None)
-    comparison = _Comparison(corpus, job)
-    problems: tuple[Problem, ...] = ()
-    try:
-        mill_blocks(job, splitter, BEGINNING, comparison.place, lambda: report(comparison.input_bytes, job.total_bytes))
-        comparison.finish()
-    except _Different as e:
-        problems = e.args
-    except MismatchError as e:
-        problems = (Problem(file="source", what=str(e)),)
-    by_reference = comparison.input_bytes if job.engines.ours is None else comparison.checked_bytes
-    return replace(checked, problems=problems, source_bytes=comparison.input_bytes, reference_bytes=by_reference)
+    with files.opened:
+        aside: dict[str, Any] = {"inputs": None}
+        changed = manifest.differences({**made.job, **aside}, {**describe(spec, files, vocabulary), **aside})
+        changed += input_list.changes(fileset, made.job["inputs"], input_list.describe(files), files, paths=False)
+        if changed:
+            problem = Problem(file="source", what="is not what the result was made from: " + "; ".join(changed[:5]))
+            return replace(checked, problems=(problem,))
+        job = make_job(spec, files, vocabulary, limits)
+        checker = Checker(job.engines, CHECKED_SHARE, ~spec.seed)  # other samples than prepare
+        job = replace(job, checker=checker)
+        splitter = choose_splitter(job, None, lambda _: None, lambda _: None)
+        comparison = _Comparison(corpus, job)
+        problems: tuple[Problem, ...] = ()
+        try:
+            mill_blocks(
+                job, splitter, BEGINNING, comparison.place, lambda: report(comparison.input_bytes, job.total_bytes)
+            )
+            comparison.finish()
+        except _Different as e:
+            problems = e.args
+        except MismatchError as e:
+            problems = (Problem(file="source", what=str(e)),)
+        by_reference = comparison.input_bytes if job.engines.ours is None else comparison.checked_bytes
+        return replace(checked, problems=problems, source_bytes=comparison.input_bytes, reference_bytes=by_reference)
 
 
 def _spec_of(corpus: Corpus, sources: Sequence[str | Path]) -> tuple[Spec, Tokenizer]:
