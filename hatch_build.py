@@ -24,7 +24,7 @@ except ImportError:  # `make native` does not need them
 REPOSITORY = "https://github.com/shardmill/shardmill"
 
 # Each folder's sources make one library.
-NAMES = ("tokens/native/engine.so", "documents/native/lines.so", "feed/native/spans.so")
+NAMES = ("io/native/unzstd.so", "tokens/native/engine.so", "documents/native/lines.so", "feed/native/spans.so")
 LIBRARIES = [Path("src/shardmill") / name for name in NAMES]
 NO_COMPILER = """
 shardmill's C cannot be compiled here, and no wheel has it for this machine: there is no working C compiler.

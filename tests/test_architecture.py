@@ -47,7 +47,7 @@ DOORS = {
         "results.parquet",
     },
     "torch": {"torch"},
-    "backports": {"io.compression"},
+    "backports": {"io.zstd"},
     "isal": {"io.compression"},
     "click": {"cli.config", "cli.main", "cli.results", "cli.options", "cli.doctor", "cli.pack", "cli.tokenizers"},
     "tomli": {"cli.config"},

@@ -48,6 +48,7 @@ SHRUNK = {
     "io.spool.IN_MEMORY": 500,
     "io.compression._INPUT_BYTES": 97,
     "io.compression._OUTPUT_BYTES": 301,
+    "io.zstd._LEAST_ROOM": 0,
     "documents.long_values._WINDOW": 97,
     "documents.long_values._LOOK_BACK": 64,
     "documents.long_values.HELD_BYTES": 600,

@@ -132,13 +132,20 @@ def read_lines(
 def _joined_lines(
     reader: Decompressed, offset: int, length: int, newline: bytes, most: tuple[int, int]
 ) -> tuple[memoryview, tuple[int, int]]:
-    if not (given := reader.pieces(offset, length)):
-        return memoryview(b""), (0, 0)
-    pieces = Strings.of(given)
-    data, found = buffers.take(pieces.total), (c_int64 * 2)()
-    ends = len(data) < length and reader.damage is None
-    _library().texts_join_lines(*pieces.given, compiled.address(data), newline[0], *most, ends, found)
-    return data.data, (found[0], found[1])
+    pieces = reader.pieces(offset, length)
+    size = sum(map(len, pieces))
+    ends = size < length and reader.damage is None
+    if len(pieces) <= 1:
+        return memoryview(data := pieces[0] if pieces else b""), whole_lines(data, newline, most, ends=ends)
+    arrays = [np.frombuffer(piece, np.uint8) for piece in pieces]
+    starts, sizes = (
+        np.array([array.ctypes.data for array in arrays], np.int64),
+        np.array(list(map(len, pieces)), np.int64),
+    )
+    joined, found = buffers.take(size), (c_int64 * 2)()
+    given = compiled.address(starts), compiled.address(sizes), len(pieces)
+    _library().texts_join_lines(*given, compiled.address(joined), newline[0], *most, ends, found)
+    return joined.data, (found[0], found[1])
 
 
 def is_utf8(data: bytes | memoryview) -> bool:
@@ -185,15 +192,15 @@ def separators(data: Bytes, separator: bytes, most: int) -> Numbers:
     ]
 
 
-def whole_lines(data: bytes, newline: bytes, most: tuple[int, int], *, ends: bool) -> tuple[int, int]:
+def whole_lines(data: bytes | memoryview, newline: bytes, most: tuple[int, int], *, ends: bool) -> tuple[int, int]:
     r"""Where the last of the whole lines ends, and how many there are: at most so many, and none longer than that. ends:
     the last need not end.
 
     >>> whole_lines(b"one\ntwo\nthr", b"\n", (9, 3), ends=False), whole_lines(b"one\ntwo\nthr", b"\n", (9, 3), ends=True)
     ((8, 2), (11, 3))
     """
-    count = c_int64()
-    return _library().texts_lines(data, len(data), newline[0], *most, ends, byref(count)), count.value
+    count, place = c_int64(), compiled.address(np.frombuffer(data, np.uint8))
+    return _library().texts_lines(place, len(data), newline[0], *most, ends, byref(count)), count.value
 
 
 def plain_ends(data: Bytes, most: int) -> Numbers:
@@ -235,7 +242,7 @@ def _library() -> CDLL:
     compiled.declare(library, "texts_examine", c_int64, *texts, c_void_p, c_int64, c_uint64, c_void_p)
     compiled.declare(library, "texts_hashes", None, *texts, c_int64, c_uint64, c_void_p)
     compiled.declare(library, "texts_separators", c_int64, c_void_p, c_int64, c_char_p, c_int64, c_void_p, c_int64)
-    compiled.declare(library, "texts_lines", c_int64, c_char_p, c_int64, c_uint8, *[c_int64] * 3, c_void_p)
+    compiled.declare(library, "texts_lines", c_int64, c_void_p, c_int64, c_uint8, *[c_int64] * 3, c_void_p)
     file = c_int, c_int64, c_int64
     compiled.declare(library, "texts_read", c_int64, *file, c_int64, c_void_p, c_void_p)
     compiled.declare(library, "texts_read_lines", c_int64, *file, c_void_p, c_uint8, *[c_int64] * 3, c_void_p)

@@ -6,25 +6,18 @@ at fixed offsets, so each byte of text always corresponds to the same number of 
 
 import bisect
 import bz2
-import ctypes
 import itertools
 import lzma
-import sys
 import zlib
 from collections import deque
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
 
+from shardmill.io import zstd
 from shardmill.io.frames import LARGEST_BLOCK, SKIPPABLE, zstd_blocks, zstd_header_bytes
-from shardmill.io.reading import Reader
+from shardmill.io.reading import Reader, local_file
 from shardmill.io.snappy import Snappy
-from shardmill.io.spool import Spool
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from shardmill.io.spool import Data, Spool
 
 try:  # 2.5 times as fast
     from isal import isal_zlib as deflate
@@ -73,24 +66,6 @@ def window_of(head: bytes) -> int:
             return LEAST_WINDOW
 
 
-def zstd_text_bytes(frame: bytes) -> int | None:
-    """The length of a zstd frame's text, if its header says."""
-    try:
-        return zstd.get_frame_info(frame).decompressed_size
-    except zstd.ZstdError:
-        return None
-
-
-@lru_cache(maxsize=1)
-def zstd_in_c() -> int | None:
-    """Where the function ZSTD_decompress begins, for C; None: the library that Python uses does not tell."""
-    try:
-        found = ctypes.CDLL(zstd._zstd.__file__).ZSTD_decompress  # type: ignore[attr-defined]
-    except (OSError, AttributeError):
-        return None
-    return ctypes.cast(found, ctypes.c_void_p).value
-
-
 def promised_bytes(source: Reader, read: int, text: int) -> int | None:
     """How many bytes a file decompresses to, if it says: one zstd frame, gzip member or xz stream. Others give None.
 
@@ -102,7 +77,7 @@ def promised_bytes(source: Reader, read: int, text: int) -> int | None:
     likely = text * size / max(1, read)
     match compression_of(head):
         case "zstd":
-            return zstd_text_bytes(head) or _by_blocks(source, read, text)
+            return zstd.text_bytes(head) or _by_blocks(source, read, text)
         case "gzip":
             length = int.from_bytes(end[-4:], "little")
             return length + max(0, round((likely - length) / (1 << 32))) * (1 << 32)
@@ -160,7 +135,7 @@ class Decompressed:
         self.path = source.path
         self._source, self._kind, self._max_window, self._spool = source, kind, max_window, spool
         self._done, self._jump = 0, (0, 0)
-        self._head = b""
+        self._head, self._members = b"", _members_of(source, kind)
         self.until: tuple[int, int] | None = None
         """(frame, bytes): the text ends this many bytes after the start of the frame at that byte of the file."""
         self._begin()
@@ -186,14 +161,14 @@ class Decompressed:
         """As in every Reader; a damaged stream ends where the damage is (see damage)."""
         return b"".join(self.pieces(offset, length))
 
-    def pieces(self, offset: int, length: int) -> list[bytes]:
+    def pieces(self, offset: int, length: int) -> list[Data]:
         """The same, in pieces."""
         if offset < self._buffer.start:
             if self._head and offset + length <= HEAD_BYTES:  # all formats look there, wherever they begin
                 return [self._head[offset : offset + length]]
             self._begin(*(self._jump if offset >= self._jump[1] else (0, 0)))
         while self._end < offset + length and not self._at_end and self.damage is None:
-            self._advance()
+            self._advance(offset + length)
         return self._buffer.pieces(offset, min(offset + length, self._end))
 
     def done_until(self, offset: int) -> None:
@@ -224,31 +199,26 @@ class Decompressed:
         self._at_end = False
         self._stop: int | None = None
         self._frames: deque[tuple[int, int]] = deque()
-        # Blocks of input have the same offsets, whichever frame is the first.
-        self._read = frame // _INPUT_BYTES * _INPUT_BYTES
-        self._input = b""
-        if frame:
-            self._source.done_until(self._read)
-            self._more_input()
-            self._input = self._input[frame % _INPUT_BYTES :]
-        self._taken: deque[tuple[int, int]] = deque([(text, self._read)])
-        self._member: _Member | None = None
-        self._members = int(frame > 0)
+        self._members.begin(frame)
+        self._taken: deque[tuple[int, int]] = deque([(text, self._members.taken)])
 
-    def _advance(self) -> None:
-        """Decompress a little more."""
+    def _advance(self, until: int) -> None:
+        """Decompress a little more: not far beyond that byte of the text."""
+        ends: Sequence[tuple[int, int]] = ()
         try:
-            data = self._next_output()
+            if self._members.ended:
+                self._next_member()
+            else:
+                ends = self._members.add_to(self._buffer, min(until, self._stop or until) - self._end)
         except _FAILURES as e:
             self.damage = f"the {self._kind} data is damaged {self._where()}: {e}"
-            data = b""
-        if self._stop is not None and self._end + len(data) >= self._stop:
-            data, self._at_end = data[: self._stop - self._end], True
-        if data:
-            self._buffer.append(data)
-        if self._taken[-1][1] == self._read:
-            self._taken.pop()
-        self._taken.append((self._end, self._read))
+        if self._stop is not None and self._end >= self._stop:
+            self._buffer.cut(self._stop)
+            self._at_end = True
+        for end, taken in (*ends, (self._end, self._members.taken)):
+            if self._taken[-1][1] == taken:
+                self._taken.pop()
+            self._taken.append((min(end, self._end), taken))
         self._drop()
 
     def _where(self) -> str:
@@ -257,49 +227,22 @@ class Decompressed:
         part = f" of the part at byte {frame:,} of the file" if frame else ""
         return f"after {self._end - text:,} bytes of text{part}"
 
-    def _next_output(self) -> bytes:
-        if self._member is not None and self._member.eof:
-            self._input = self._member.unused_data
-            self._member = None
-        if self._member is None:
-            self._next_member()
-            return b""
-        if not self._member.needs_input:
-            return self._member.decompress(b"", _OUTPUT_BYTES)
-        if not self._input and not self._more_input():
-            raise EOFError("the file is truncated")
-        data, self._input = self._input, b""
-        return self._member.decompress(data, _OUTPUT_BYTES)
-
-    def _more_input(self) -> bool:
-        more = self._source.read(self._read, _INPUT_BYTES)
-        self._read += len(more)
-        self._input += more
-        return bool(more)
-
     def _next_member(self) -> None:
-        """Start the next member, frame or stream; zeros after the last are padding."""
-        while len(self._input) < 32 and self._more_input():
-            pass
-        if self._members and self._kind != "zstd":
-            self._input = self._input.lstrip(b"\0")
-            while len(self._input) < 32 and self._more_input():
-                self._input = self._input.lstrip(b"\0")
-        if not self._input:
+        """Start the next member, frame or stream."""
+        head, at = self._members.head(), self._members.at
+        if not head:
             self._at_end = True
             return
-        if compression_of(self._input) != self._kind and self._kind != "snappy":
-            raise ValueError(f"no {self._kind} data follows at byte {self._read - len(self._input):,}")
-        if self._kind != "snappy" and window_of(self._input) > self._max_window:
+        if compression_of(head) != self._kind and self._kind != "snappy":
+            raise ValueError(f"no {self._kind} data follows at byte {at:,}")
+        if self._kind != "snappy" and window_of(head) > self._max_window:
             raise ValueError(
-                f"it needs a window of {window_of(self._input) >> 20} MiB of memory, more than the first parts of the inputs; decompress it first"
+                f"it needs a window of {window_of(head) >> 20} MiB of memory, more than the first parts of the inputs; decompress it first"
             )
-        at = self._read - len(self._input)
         self._frames.append((at, self._end))
         if self.until is not None and at == self.until[0]:
             self._stop = self._end + self.until[1]
-        self._member = _MEMBERS[self._kind]()
-        self._members += 1
+        self._members.open()
 
     def _drop(self) -> None:
         self._buffer.drop(self._done - _LOOK_BACK)
@@ -307,7 +250,94 @@ class Decompressed:
             self._taken.popleft()
         while len(self._frames) > 1 and self._frames[1][1] <= self._done:
             self._frames.popleft()
-        self._source.done_until(max(0, self._read - _INPUT_BYTES))
+        self._source.done_until(max(0, self._members.taken - _INPUT_BYTES))
+
+
+class _Members(Protocol):
+    """The members, frames or streams of a file, decompressed one after the other."""
+
+    ended: bool
+    """Whether the next one is to be begun."""
+
+    @property
+    def taken(self) -> int:
+        """How many bytes of the file were taken."""
+
+    @property
+    def at(self) -> int:
+        """Where in the file the next member begins."""
+
+    def begin(self, frame: int) -> None:
+        """Go on at the member that begins at this byte of the file."""
+
+    def head(self) -> bytes:
+        """The first bytes of the next member; none: the file ends."""
+
+    def open(self) -> None:
+        """Begin with the next member."""
+
+    def add_to(self, text: Spool, wanted: int) -> Sequence[tuple[int, int]]:
+        """Add some text of this member; where it ended when so many bytes of the file had been taken, if that was more
+        than once. Raises one of _FAILURES if there is none."""
+
+
+def _members_of(source: Reader, kind: Compression) -> _Members:
+    in_c = zstd.library() if kind == "zstd" and local_file(source, 0, 0) is not None else None
+    return _InPython(source, kind) if in_c is None else zstd.Frames(source, in_c, _INPUT_BYTES, _OUTPUT_BYTES)
+
+
+class _InPython:
+    """Those of any kind, from any source."""
+
+    def __init__(self, source: Reader, kind: Compression) -> None:
+        self._source, self._kind = source, kind
+        self.begin(0)
+
+    def begin(self, frame: int) -> None:
+        self._member: _Member | None = None
+        self._is_first = frame == 0
+        self._input, self.ended = b"", True
+        # Blocks of input have the same offsets, whichever member is the first.
+        self.taken = frame // _INPUT_BYTES * _INPUT_BYTES
+        if frame:
+            self._source.done_until(self.taken)
+            self._more_input()
+            self._input = self._input[frame % _INPUT_BYTES :]
+
+    @property
+    def at(self) -> int:
+        return self.taken - len(self._input)
+
+    def head(self) -> bytes:
+        while len(self._input) < zstd.HEAD and self._more_input():
+            pass
+        if not self._is_first and self._kind != "zstd":  # zeros after the last are padding
+            self._input = self._input.lstrip(b"\0")
+            while len(self._input) < zstd.HEAD and self._more_input():
+                self._input = self._input.lstrip(b"\0")
+        return self._input
+
+    def open(self) -> None:
+        self._member, self.ended, self._is_first = _MEMBERS[self._kind](), False, False
+
+    def add_to(self, text: Spool, wanted: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
+        member, data = self._member, b""
+        assert member is not None
+        if member.needs_input:
+            if not self._input and not self._more_input():
+                raise EOFError("the file is truncated")
+            data, self._input = self._input, b""
+        if found := member.decompress(data, _OUTPUT_BYTES):
+            text.append(found)
+        if member.eof:
+            self._input, self._member, self.ended = member.unused_data, None, True
+        return ()
+
+    def _more_input(self) -> bool:
+        more = self._source.read(self.taken, _INPUT_BYTES)
+        self.taken += len(more)
+        self._input += more
+        return bool(more)
 
 
 class _Gzip:
@@ -335,7 +365,7 @@ _Member = _Gzip | Snappy | bz2.BZ2Decompressor | lzma.LZMADecompressor | zstd.Zs
 """Decompresses one member, frame or stream."""
 _MEMBERS: dict[Compression, Callable[[], _Member]] = {
     "gzip": _Gzip,
-    "zstd": lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31}),
+    "zstd": zstd.new_decompressor,
     "bzip2": bz2.BZ2Decompressor,
     "xz": lzma.LZMADecompressor,
     "snappy": Snappy,  # for pages of Parquet; Snappy files are not supported

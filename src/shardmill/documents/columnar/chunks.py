@@ -9,7 +9,7 @@ from shardmill.documents.columnar.native import MORE, ODD, SMALL, Chunks, Data, 
 from shardmill.documents.columnar.pages import MOST_HELD, Chunk, Held
 from shardmill.documents.long_values import ValueReader
 from shardmill.documents.rules import TextRules
-from shardmill.io.compression import zstd_in_c
+from shardmill.io import zstd
 from shardmill.io.reading import local_file
 from shardmill.system import buffers, compiled
 
@@ -41,8 +41,8 @@ class Pages:
         length = min(_AHEAD_BYTES, max(chunk.length for chunk in chunks))
         if file is not None and length > len(self._data):
             self._data = buffers.take(length, times=_TIMES)
-        zstd = zstd_in_c() if first.codec == "ZSTD" else None
-        self._in_c = zstd is not None or first.codec == "UNCOMPRESSED"
+        in_c = zstd.function("ZSTD_decompress") if first.codec == "ZSTD" else None
+        self._in_c = in_c is not None or first.codec == "UNCOMPRESSED"
         self._places = np.array([(chunk.start, chunk.end, chunk.values) for chunk in chunks], np.int64)
         self._given = Chunks(
             file=-1 if file is None else file[0],
@@ -52,7 +52,7 @@ class Pages:
             data=compiled.address(self._data),
             data_room=len(self._data),
             top=first.max_level,
-            decompress=zstd,
+            decompress=in_c,
             ends=compiled.address(self._ends),
             words_room=_MOST_WORDS,
             largest=self._largest,

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from shardmill.documents.columnar import native
 from shardmill.documents.columnar.native import Data
-from shardmill.io.compression import LEAST_WINDOW, Compression, Decompressed, window_of, zstd_text_bytes
+from shardmill.io import zstd
+from shardmill.io.compression import LEAST_WINDOW, Compression, Decompressed, window_of
 from shardmill.io.reading import Reader
 
 PLAIN, DELTA_LENGTHS, DELTA_PREFIXES = 0, 6, 7
@@ -162,7 +163,7 @@ def _decompressed(codec: str, data: Data, size: int) -> Data:
         return _block(_BLOCKS[codec], data, size)
     if codec == "UNKNOWN":  # what pyarrow calls Hadoop's LZ4
         return _hadoop_lz4(bytes(data), size)
-    if codec == "ZSTD" and zstd_text_bytes(bytes(data[:18])) == size:  # the library makes sure of it
+    if codec == "ZSTD" and zstd.text_bytes(bytes(data[:18])) == size:  # the library makes sure of it
         return memoryview(pa.Codec("zstd").decompress(data, size))
     return bytes(pa.CompressedInputStream(pa.BufferReader(data), codec.lower()).read(size + 1))
 
