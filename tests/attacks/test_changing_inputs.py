@@ -231,7 +231,7 @@ def test_passages_that_were_rejected_keep_the_error_policy(tmp_path, monkeypatch
 # Where a bad line stands was found by looking at all lines before it, again for each: a Block of bad lines took a
 # minute, and a signal waited for it.
 def test_millions_of_bad_lines_do_not_hold_up_a_signal(tmp_path):
-    from shardmill.io.compression import zstd
+    from shardmill.io.zstd import zstd
 
     (tmp_path / "a.jsonl.zst").write_bytes(zstd.compress(b"x\n" * 500_000) * 8)
     args = [SHARDMILL, "prepare", tmp_path / "a.jsonl.zst", "-o", tmp_path / "out", "--on-error", "skip", "-q"]
