@@ -10,7 +10,7 @@ import itertools
 import lzma
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from shardmill.io import zstd
@@ -185,7 +185,7 @@ class Decompressed:
 
     def spent(self, offset: int) -> int:
         """How many compressed bytes were read to get the text up to offset."""
-        return next((taken for end, taken in self._taken if end >= offset), self._taken[-1][1])
+        return self._taken[min(bisect.bisect_left(self._taken, [offset]), len(self._taken) - 1)][1]
 
     @property
     def _end(self) -> int:
@@ -200,25 +200,24 @@ class Decompressed:
         self._stop: int | None = None
         self._frames: deque[tuple[int, int]] = deque()
         self._members.begin(frame)
-        self._taken: deque[tuple[int, int]] = deque([(text, self._members.taken)])
+        self._taken = [[text, self._members.taken]]
+        """Where the text ended when so many bytes of the file had been taken."""
 
     def _advance(self, until: int) -> None:
         """Decompress a little more: not far beyond that byte of the text."""
-        ends: Sequence[tuple[int, int]] = ()
         try:
             if self._members.ended:
                 self._next_member()
             else:
-                ends = self._members.add_to(self._buffer, min(until, self._stop or until) - self._end)
+                self._taken += self._members.add_to(self._buffer, min(until, self._stop or until) - self._end)
         except _FAILURES as e:
             self.damage = f"the {self._kind} data is damaged {self._where()}: {e}"
         if self._stop is not None and self._end >= self._stop:
             self._buffer.cut(self._stop)
             self._at_end = True
-        for end, taken in (*ends, (self._end, self._members.taken)):
-            if self._taken[-1][1] == taken:
-                self._taken.pop()
-            self._taken.append((min(end, self._end), taken))
+        if self._taken[-1][1] == self._members.taken:
+            self._taken.pop()
+        self._taken.append([self._end, self._members.taken])
         self._drop()
 
     def _where(self) -> str:
@@ -246,8 +245,7 @@ class Decompressed:
 
     def _drop(self) -> None:
         self._buffer.drop(self._done - _LOOK_BACK)
-        while len(self._taken) > 1 and self._taken[0][0] < self._done:
-            self._taken.popleft()
+        del self._taken[: min(bisect.bisect_left(self._taken, [self._done]), len(self._taken) - 1)]
         while len(self._frames) > 1 and self._frames[1][1] <= self._done:
             self._frames.popleft()
         self._source.done_until(max(0, self._members.taken - _INPUT_BYTES))
@@ -276,9 +274,9 @@ class _Members(Protocol):
     def open(self) -> None:
         """Begin with the next member."""
 
-    def add_to(self, text: Spool, wanted: int) -> Sequence[tuple[int, int]]:
-        """Add some text of this member; where it ended when so many bytes of the file had been taken, if that was more
-        than once. Raises one of _FAILURES if there is none."""
+    def add_to(self, text: Spool, wanted: int) -> list[list[int]]:
+        """Add some text of this member; returns where it ended when so many bytes of the file had been taken, if they were
+        taken more than once. Raises one of _FAILURES if there is none."""
 
 
 def _members_of(source: Reader, kind: Compression) -> _Members:
@@ -320,7 +318,7 @@ class _InPython:
     def open(self) -> None:
         self._member, self.ended, self._is_first = _MEMBERS[self._kind](), False, False
 
-    def add_to(self, text: Spool, wanted: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
+    def add_to(self, text: Spool, wanted: int) -> list[list[int]]:  # noqa: ARG002
         member, data = self._member, b""
         assert member is not None
         if member.needs_input:
@@ -331,7 +329,7 @@ class _InPython:
             text.append(found)
         if member.eof:
             self._input, self._member, self.ended = member.unused_data, None, True
-        return ()
+        return []
 
     def _more_input(self) -> bool:
         more = self._source.read(self.taken, _INPUT_BYTES)

@@ -77,7 +77,7 @@ class _Given(Structure):
         *((name, c_int64) for name in ("at", "size", "taken", "full")),
         ("error", c_uint64),
         ("marks", c_void_p),
-        *((name, c_int64) for name in ("marks_room", "marks_made", "text")),
+        *((name, c_int64) for name in ("marks_room", "marks_made", "start", "text")),
     ]
 
 
@@ -139,16 +139,19 @@ class Frames:
         """Begin with the next frame."""
         self.ended, self._given.full = False, 0
 
-    def add_to(self, text: Spool, wanted: int) -> list[tuple[int, int]]:
-        """Add so many bytes of the frame, a step more, or fewer; returns where the text ended when so many bytes of the file had been taken."""
-        given, before, wanted = self._given, text.end, min(wanted, AT_ONCE)
+    def add_to(self, text: Spool, wanted: int) -> list[list[int]]:
+        """Add so many bytes of the frame, up to a step more, or fewer; returns where the text ended when so many bytes of
+        the file had been taken."""
+        given, wanted = self._given, min(wanted, AT_ONCE)
         room = text.room(wanted + self._step, at_least=_LEAST_ROOM)
+        given.start = text.end
         why = _library().unzstd_take(byref(given), compiled.address(room), wanted)
         text.filled(given.text)
         self.ended = why == _ENDED
         if not given.text:
             self._refuse(why)
-        return [(before + size, taken) for size, taken in self._marks[: given.marks_made].tolist()]
+        marks: list[list[int]] = self._marks[: given.marks_made].tolist()
+        return marks
 
     def _refuse(self, why: int) -> None:
         if why == _DAMAGED:

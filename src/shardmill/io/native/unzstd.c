@@ -42,7 +42,7 @@ typedef struct {
     uint64_t error;          /* that zstd found */
     Mark *marks;
     int64_t marks_room, marks_made;
-    int64_t text; /* how many bytes the last call gave */
+    int64_t start, text; /* how much text there was before the last call, and how much it gave */
 } Frames;
 
 int64_t unzstd_version(void)
@@ -115,7 +115,7 @@ int64_t unzstd_take(Frames *f, uint8_t *out, int64_t wanted)
         why = next_step(f, out + f->text);
         if (!f->marks_made || f->marks[f->marks_made - 1].taken != f->taken)
             f->marks_made++;
-        f->marks[f->marks_made - 1] = (Mark){f->text, f->taken};
+        f->marks[f->marks_made - 1] = (Mark){f->start + f->text, f->taken};
     }
     return why;
 }
