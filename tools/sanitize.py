@@ -26,10 +26,16 @@ import sanitize_pieces
 from shardmill.documents import native as documents
 from shardmill.documents.columnar import native as pages
 from shardmill.documents.columnar import pages as pages_of
+from shardmill.io import zstd
 from shardmill.system import compiled
 from shardmill.tokens import layout, native
 from shardmill.tokens.model import Model, Shape
 from shardmill.tokens.tokenizer import read_ranks
+
+if sys.version_info >= (3, 14):
+    from compression import zstd as packing
+else:
+    from backports import zstd as packing
 
 ROOT = Path(__file__).parent.parent
 LIBRARIES: list[Path] = runpy.run_path(str(ROOT / "hatch_build.py"))["LIBRARIES"]
@@ -303,6 +309,31 @@ def read_chunk(library: CDLL, rng: random.Random) -> None:
             window.count = window.size = 0
 
 
+def unpack(library: CDLL, rng: random.Random, folder: Path) -> None:
+    """unzstd_take on frames that are whole or damaged, in buffers of exactly these sizes."""
+    texts = [_text(rng)[: rng.choice([0, 50, 9000])] for _ in range(rng.randrange(1, 4))]
+    packed = b"".join(map(packing.compress, texts))
+    data = packed if rng.random() < 0.3 else _damaged(rng, packed)
+    (file := folder / "frames.zst").write_bytes(data)
+    functions = zstd.library()
+    assert functions is not None, "zstd does not show its functions"
+    with Memory() as memory, file.open("rb") as opened:
+        given = zstd.Given(file=opened.fileno(), file_size=len(data), marks_room=rng.choice([1, 5]))
+        given.block, given.step = rng.choice([33, 97, 4096]), rng.choice([1, 301, 5000])
+        given.decompress, given.is_error = zstd.function("ZSTD_decompressStream"), zstd.function("ZSTD_isError")
+        given.data, given.marks = memory.room(given.block + zstd.HEAD), memory.room(16 * given.marks_room)
+        given.context, found, why = functions.ZSTD_createDCtx(), b"", 0
+        while why <= zstd.ENDED and library.unzstd_head(byref(given)):
+            why = zstd.MORE
+            while why == zstd.MORE:
+                wanted = rng.choice([1, 500, 20_000])
+                out = memory.room(wanted + given.step)
+                why = library.unzstd_take(byref(given), c_void_p(out), c_int64(wanted))
+                found += ctypes.string_at(out, given.text)
+        functions.ZSTD_freeDCtx(given.context)
+    assert data != packed or found == b"".join(texts)
+
+
 def lay(library: CDLL, rng: random.Random) -> None:
     """layout_block on buffers of exactly the sizes it is promised."""
     pieces, wide = rng.randrange(9), rng.choice([2, 4])
@@ -320,6 +351,8 @@ def lay(library: CDLL, rng: random.Random) -> None:
 def address(folder: Path, rng: random.Random) -> Callable[[], None]:
     """A round for AddressSanitizer and UBSan: one shape on all code paths of the engine, and the JSON parser."""
     library, lines, models = CDLL(str(folder / "engine.so")), CDLL(str(folder / "lines.so")), _models()
+    unzstd = CDLL(str(folder / "unzstd.so"))
+    unzstd.unzstd_head.restype = unzstd.unzstd_take.restype = c_int64
 
     pieces_once = sanitize_pieces.address(folder, rng, Memory, _damaged)
     engines: list[Engine] = []
@@ -343,6 +376,7 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
         for _ in range(20):
             read_page(lines, rng)
             read_chunk(lines, rng)
+            unpack(unzstd, rng, folder)
             scan(lines, _lines(rng), rng.choice([[b"text"], [b"a", b"text"], ["é".encode()]]))
             ask(
                 lines,

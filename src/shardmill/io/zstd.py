@@ -28,7 +28,8 @@ _SET_WINDOW_LOG_MAX, _RESET_SESSION = 100, 1  # as in zstd.h
 _MARKS = 256
 # Small reads share a buffer.
 _LEAST_ROOM = 1 << 20
-_MORE, _ENDED, _TRUNCATED, _UNREAD, _DAMAGED = range(5)
+MORE, ENDED, TRUNCATED, UNREAD, DAMAGED = range(5)
+"""Why no more was decompressed: see native/unzstd.c."""
 
 
 def new_decompressor() -> ZstdDecompressor:
@@ -67,7 +68,7 @@ def function(name: str) -> int | None:
     return None if found is None else cast(getattr(found, name), c_void_p).value
 
 
-class _Given(Structure):
+class Given(Structure):
     """As Frames in native/unzstd.c."""
 
     _fields_ = [
@@ -96,7 +97,7 @@ class Frames:
         # Not when Python ends: a stopped job may have left a thread that is still decompressing.
         weakref.finalize(self, zstd.ZSTD_freeDCtx, context).atexit = False
         zstd.ZSTD_DCtx_setParameter(context, _SET_WINDOW_LOG_MAX, _WINDOW_LOG_MAX)
-        self._given = _Given(
+        self._given = Given(
             decompress=function("ZSTD_decompressStream"),
             is_error=function("ZSTD_isError"),
             context=context,
@@ -147,19 +148,19 @@ class Frames:
         given.start = text.end
         why = _library().unzstd_take(byref(given), compiled.address(room), wanted)
         text.filled(given.text)
-        self.ended = why == _ENDED
+        self.ended = why == ENDED
         if not given.text:
             self._refuse(why)
         marks: list[list[int]] = self._marks[: given.marks_made].tolist()
         return marks
 
     def _refuse(self, why: int) -> None:
-        if why == _DAMAGED:
+        if why == DAMAGED:
             name = self._zstd.ZSTD_getErrorName(self._given.error).decode()
             raise ZstdError(f"Unable to decompress Zstandard data: {name}")
-        if why == _TRUNCATED:
+        if why == TRUNCATED:
             raise EOFError("the file is truncated")
-        if why == _UNREAD:
+        if why == UNREAD:
             self._source.read(self._given.taken, self._given.block)  # tells why
 
     def _look_ahead(self) -> None:
