@@ -2,6 +2,7 @@
 frames, how much of the file was read for it, and what is said of damage, however it is read."""
 
 import random
+import subprocess
 import sys
 import weakref
 
@@ -237,3 +238,26 @@ def test_the_decompressor_is_freed_with_its_reader(tmp_path, monkeypatch):
         assert not freed
         del reader
     assert gone() is None and freed == [context]
+
+
+def test_python_may_end_while_a_thread_decompresses(tmp_path):
+    path = tmp_path / "a.zst"
+    path.write_bytes(packed(b"mill " * 20_000_000))
+    program = f"""
+import threading, time
+from shardmill.io.compression import Decompressed
+from shardmill.io.reading import InputReader
+
+def read():
+    while True:
+        reader, at = Decompressed(InputReader({str(path)!r}), "zstd"), 0
+        while reader.pieces(at, 4 << 20):
+            at += 4 << 20
+            reader.done_until(at)
+
+for _ in range(3):
+    threading.Thread(target=read, daemon=True).start()
+time.sleep(0.3)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -138,13 +138,10 @@ def _joined_lines(
     if len(pieces) <= 1:
         return memoryview(data := pieces[0] if pieces else b""), whole_lines(data, newline, most, ends=ends)
     arrays = [np.frombuffer(piece, np.uint8) for piece in pieces]
-    starts, sizes = (
-        np.array([array.ctypes.data for array in arrays], np.int64),
-        np.array(list(map(len, pieces)), np.int64),
-    )
+    starts, sizes = [compiled.address(array) for array in arrays], [len(array) for array in arrays]
+    several = Strings(np.array(starts, np.int64), np.array(sizes, np.int64), tuple(arrays))
     joined, found = buffers.take(size), (c_int64 * 2)()
-    given = compiled.address(starts), compiled.address(sizes), len(pieces)
-    _library().texts_join_lines(*given, compiled.address(joined), newline[0], *most, ends, found)
+    _library().texts_join_lines(*several.given, compiled.address(joined), newline[0], *most, ends, found)
     return joined.data, (found[0], found[1])
 
 
