@@ -10,6 +10,7 @@ import pytest
 from shardmill.documents.long_values import BytesReader
 from shardmill.io import frames
 from shardmill.io.frames import next_frame
+from shardmill.io.reading import InputReader
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -37,10 +38,21 @@ def packed(seed, count):
     return data, starts
 
 
-def test_every_frame_is_found_from_any_before_it():
+@pytest.fixture(params=["in Python", "in C"])
+def source_of(request, tmp_path):
+    """A Reader of some bytes; the headers in a local file are read in C."""
+
+    def source_of(data):
+        (tmp_path / "a").write_bytes(data)
+        return BytesReader("a", data) if request.param == "in Python" else InputReader(str(tmp_path / "a"))
+
+    return source_of
+
+
+def test_every_frame_is_found_from_any_before_it(source_of):
     for seed in range(6):
         data, starts = packed(seed, 40)
-        source = BytesReader("a", data)
+        source = source_of(data)
         for first in (0, starts[9]):
             found, at = [], next_frame(source, first, first + 1)
             while at is not None:
@@ -51,21 +63,21 @@ def test_every_frame_is_found_from_any_before_it():
             assert next_frame(source, 0, offset) == min((s for s in starts if s >= offset), default=None)
 
 
-def test_what_makes_no_sense_or_is_cut_off_has_no_more_frames():
+def test_what_makes_no_sense_or_is_cut_off_has_no_more_frames(source_of):
     data, starts = packed(1, 30)
     for at in range(0, len(data), 4001):
-        found = next_frame(BytesReader("a", data[:at]), 0, at // 2)
+        found = next_frame(source_of(data[:at]), 0, at // 2)
         assert found is None or found in starts
-    assert next_frame(BytesReader("a", data), 1, 50) is None
-    assert next_frame(BytesReader("a", b"\x28\xb5\x2f\xfd"), 0, 4) is None
-    assert next_frame(BytesReader("a", b"\x28\xb5\x2f\xfd\x04\x00" + b"\xff" * 90), 0, 50) is None
+    assert next_frame(source_of(data), 1, 50) is None
+    assert next_frame(source_of(b"\x28\xb5\x2f\xfd"), 0, 4) is None
+    assert next_frame(source_of(b"\x28\xb5\x2f\xfd\x04\x00" + b"\xff" * 90), 0, 50) is None
 
 
-def test_a_frame_is_looked_for_nearby_only(monkeypatch):
+def test_a_frame_is_looked_for_nearby_only(monkeypatch, source_of):
     data = zstd.compress(random.Random(0).randbytes(2_000_000)) + zstd.compress(b"a")
-    assert next_frame(BytesReader("a", data), 0, 10) > 2_000_000
+    assert next_frame(source_of(data), 0, 10) > 2_000_000
     monkeypatch.setattr(frames, "_FAR", 500_000)
-    assert next_frame(BytesReader("a", data), 0, 10) is None
+    assert next_frame(source_of(data), 0, 10) is None
 
 
 @pytest.mark.skipif(not shutil.which("pzstd"), reason="pzstd is not installed")

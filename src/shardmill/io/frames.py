@@ -1,8 +1,10 @@
 """Where the frames of a .zst file begin, or the members of a .gz file in BGZF: by their headers, without decompressing."""
 
+import itertools
 from collections.abc import Iterator
 
-from shardmill.io.reading import Reader
+from shardmill.io import zstd
+from shardmill.io.reading import Reader, local_file
 
 # How far a frame is looked for, in some thousands of headers. Where there is none, the file is read as if it had no other.
 _FAR = 256 << 20
@@ -10,6 +12,7 @@ _ZSTD = 0xFD2FB528
 SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _BGZF, _BGZF_EXTRA = b"\x1f\x8b\x08\x04", b"BC\x02\x00"
 _RLE, _RESERVED = 1, 3
+_SHORTEST = 9  # frame
 LARGEST_BLOCK = 128 << 10  # what a block of zstd decompresses to at most, and usually
 
 
@@ -43,12 +46,14 @@ def zstd_header_bytes(flags: int) -> int:
 
 def _end_of_zstd(source: Reader, at: int, head: bytes, most: int) -> int | None:
     """Where a frame ends; None: further away than that, or it makes no sense."""
-    for end, is_last in zstd_blocks(source, at, head) if len(head) >= 9 else ():  # the shortest frame
-        if is_last:
-            return end + (4 if head[4] & 4 else 0)  # after the checksum
-        if end >= most:
-            return None
-    return None
+    if len(head) < _SHORTEST:
+        return None
+    if (file := local_file(source, 0, most)) is not None:
+        end = zstd.last_block(*file, at + zstd_header_bytes(head[4]))
+    else:
+        near = itertools.takewhile(lambda block: block[1] or block[0] < most, zstd_blocks(source, at, head))
+        end = next((end for end, is_last in near if is_last), None)
+    return None if end is None else end + (4 if head[4] & 4 else 0)  # after the checksum
 
 
 def zstd_blocks(source: Reader, at: int, head: bytes) -> Iterator[tuple[int, bool]]:

@@ -21,7 +21,7 @@ ZstdError = zstd.ZstdError
 
 HEAD = 32
 """Before a frame begins, so many bytes are taken, unless the file ends: more than its header has."""
-_VERSION = 1
+_VERSION = 2
 _WINDOW_LOG_MAX = 31  # no limit: windows are looked at before
 _SET_WINDOW_LOG_MAX, _RESET_SESSION = 100, 1  # as in zstd.h
 # Four times as many blocks of input as 4 MiB of text usually take.
@@ -66,6 +66,13 @@ def function(name: str) -> int | None:
     """Where a function of zstd begins, for C; None: not known."""
     found = library()
     return None if found is None else cast(getattr(found, name), c_void_p).value
+
+
+def last_block(file: int, size: int, at: int) -> int | None:
+    """Where the last block of a frame ends whose first block begins there, in so many bytes of a file; None: it is not
+    there, or the headers of its blocks make no sense."""
+    end: int = _library().unzstd_last(file, size, at)
+    return None if end < 0 else end
 
 
 class Given(Structure):
@@ -171,6 +178,7 @@ class Frames:
 @lru_cache(maxsize=1)
 def _library() -> CDLL:
     library = compiled.load("io/native/unzstd.so", _VERSION)
+    compiled.declare(library, "unzstd_last", c_int64, c_int, c_int64, c_int64)
     compiled.declare(library, "unzstd_head", c_int64, c_void_p)
     compiled.declare(library, "unzstd_take", c_int64, c_void_p, c_void_p, c_int64)
     return library

@@ -57,8 +57,8 @@ class Probe:
     """All are plain text."""
     first_is_text: bool
     """The first is text, compressed or not."""
-    columns: bool = False
-    """The first is Parquet."""
+    packed: bool = False
+    """The first is Parquet, or compressed."""
     window: int
     """The memory that decompressing them takes."""
     held: int
@@ -72,7 +72,7 @@ def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None
         raise without_fields(next(path for path in files.paths if path.lower().endswith(detect.TEXT)))
     plain, window, held = not odd and not files.pipes and asked in ("auto", "text"), 0, 0
     by_name = detect.FORMAT_OF_SUFFIX.get(detect.suffixes(files[0].path)[0], "text")
-    first_is_text, columns = asked in ("auto", "text") and by_name == "text", asked == "parquet"
+    first_is_text, packed = asked in ("auto", "text") and by_name == "text", asked == "parquet"
     for number in (0, *odd[:: max(1, len(odd) // _PROBED_FILES)]):
         file, found = files[number], None
         if file.once:
@@ -87,8 +87,8 @@ def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None
                 raise without_fields(file.path)
             plain &= found == "text" and not own
         if number == 0 and asked == "auto":
-            first_is_text, columns = found == "text", found == "parquet"
-    return Probe(plain=plain, first_is_text=first_is_text, columns=columns, window=window, held=held)
+            first_is_text, packed = found == "text", found == "parquet" or bool(window)
+    return Probe(plain=plain, first_is_text=first_is_text, packed=packed, window=window, held=held)
 
 
 def likely_separator(files: InputFiles) -> tuple[str, int, int] | None:

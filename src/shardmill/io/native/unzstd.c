@@ -47,7 +47,25 @@ typedef struct {
 
 int64_t unzstd_version(void)
 {
-    return 1;
+    return 2;
+}
+
+/* Where the last block of a frame ends, whose first block begins at `at`, by their headers; -1: not in the first bytes of
+ * the file, so many, or there is none. */
+int64_t unzstd_last(int file, int64_t size, int64_t at)
+{
+    enum { RLE = 1, RESERVED = 3, LARGEST = 128 << 10 };
+    uint8_t head[3];
+    for (uint32_t header = 0; !(header & 1);) {
+        if (at + 3 > size || pread(file, head, 3, at) != 3)
+            return -1;
+        header = head[0] | (uint32_t)head[1] << 8 | (uint32_t)head[2] << 16;
+        uint32_t kind = header >> 1 & 3, length = header >> 3;
+        if (kind == RESERVED || (kind != RLE && length > LARGEST))
+            return -1;
+        at += 3 + (kind == RLE ? 1 : length);
+    }
+    return at;
 }
 
 /* Takes the next block of the file, behind what is left of the one before. How many bytes it has; -1: it cannot be read. */
