@@ -9,7 +9,7 @@ import xxhash
 
 from shardmill import Limits, Spec, prepare
 from shardmill.formats import output_files
-from shardmill.io.reading import sample
+from shardmill.io.reading import InputReader, sample
 from shardmill.tokens.reference import load_reference
 from shardmill.tokens.tokenizer import load
 
@@ -91,7 +91,7 @@ def test_m2_to_m6_m8_j1_the_manifest_says_all_of_it(tmp_path):
         {
             "path": str(tmp_path / "a.txt"),
             "bytes": (tmp_path / "a.txt").stat().st_size,
-            "sample": sample(tmp_path / "a.txt"),
+            "sample": sample(InputReader(str(tmp_path / "a.txt"))),
         }
     ]
     for file in content["files"]:
