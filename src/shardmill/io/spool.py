@@ -5,17 +5,14 @@ import tempfile
 from collections import deque
 from typing import BinaryIO
 
-import numpy as np
-
 from shardmill.errors import TemporaryError
-from shardmill.system import buffers
 from shardmill.system.names import show
 
 # Readers ask for this much at once, and look back less, except within a long record.
 AT_ONCE = 4 << 20
 IN_MEMORY = 6 << 20
 
-_NO_BYTES = np.empty(0, np.uint8)
+_NO_BYTES = memoryview(b"")
 
 Data = bytes | memoryview
 
@@ -43,7 +40,7 @@ class Spool:
         self._chunks.append(data)
         self._grow(len(data))
 
-    def room(self, size: int, *, at_least: int = 0) -> buffers.Bytes:
+    def room(self, size: int, *, at_least: int = 0) -> memoryview:
         """Where to write up to so many bytes that come next; then call filled. What is held is moved in front of them, if
         it is little: so nearly all that is read is in one piece."""
         if len(self._last) - self._used < size:
@@ -51,16 +48,16 @@ class Spool:
             low = min(max(self._done, self._memory), self.end)
             held = self.end - low
             if held > min(size, self._in_memory - size):
-                self._last, self._used = buffers.take(size), 0
+                self._last, self._used = _buffer(size), 0
                 self._chunks.append(b"")
             else:
-                self._move(low, buffers.take(held + size))
+                self._move(low, _buffer(held + size))
         return self._last[self._used :]
 
     def filled(self, size: int) -> None:
         """So many bytes were written to the room."""
         self._used += size
-        self._chunks[-1] = self._last[: self._used].data
+        self._chunks[-1] = self._last[: self._used]
         self._grow(size)
 
     def cut(self, end: int) -> None:
@@ -69,14 +66,14 @@ class Spool:
             self._chunks[-1] = self._chunks[-1][: end - self.end]
             self.end = end
 
-    def _move(self, low: int, buffer: buffers.Bytes) -> None:
+    def _move(self, low: int, buffer: memoryview) -> None:
         """What is in memory from there on becomes the beginning of a buffer."""
         at = 0
         for piece in self.pieces(low, self.end):
-            buffer[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            buffer[at : at + len(piece)] = piece
             at += len(piece)
         self._last, self._used, self._memory = buffer, at, low
-        self._chunks = deque([buffer[:at].data])
+        self._chunks = deque([buffer[:at]])
         self.start = low if self._file is None else self.start
 
     def _grow(self, size: int) -> None:
@@ -145,3 +142,9 @@ class Spool:
                 f"{show(self._path)}: a record longer than {self._memory - self.start:,} bytes must be buffered on disk, and writing to {show(folder or tempfile.gettempdir())} failed: {e.strerror}; "
                 "free some space there, then run the same command again"
             ) from e
+
+
+def _buffer(size: int) -> memoryview:
+    from shardmill.system import buffers  # imports numpy, which the command does without until there is work
+
+    return buffers.take(size).data

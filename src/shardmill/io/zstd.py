@@ -153,7 +153,7 @@ class Frames:
         given, wanted = self._given, min(wanted, AT_ONCE)
         room = text.room(wanted + self._step, at_least=_LEAST_ROOM)
         given.start = text.end
-        why = _library().unzstd_take(byref(given), compiled.address(room), wanted)
+        why = _library().unzstd_take(byref(given), compiled.address(np.frombuffer(room, np.uint8)), wanted)
         text.filled(given.text)
         self.ended = why == ENDED
         if not given.text:

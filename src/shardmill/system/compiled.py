@@ -11,7 +11,7 @@ from shardmill.system.names import show
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_LIBRARIES = ("io/native/unzstd.so", "tokens/native/engine.so", "documents/native/lines.so", "feed/native/spans.so")
+_LIBRARIES = ("tokens/native/engine.so", "documents/native/lines.so", "feed/native/spans.so", "io/native/unzstd.so")
 _PACKAGE = Path(str(resources.files("shardmill")))
 
 
