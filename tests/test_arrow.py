@@ -95,9 +95,9 @@ def test_a_null_in_whose_place_there_is_a_long_value_is_refused_as_any_other(kin
     else:
         array = hidden(kind)
     with pytest.raises(InputError, match=r"row 0: column 'text' is null"):
-        [part.parsed(rules()) for part in parts(stream(array))]
+        [part.pieces(0, rules(), lambda keys: keys < 0) for part in parts(stream(array))]
     (part,) = parts(stream(array), on_error="skip")
-    found = part.parsed(rules(on_error="skip")).found
+    found = part.pieces(0, rules(on_error="skip"), lambda keys: keys < 0)
     assert (list(found.texts), [reject.location.row for _, reject in found.rejects]) == ([b"good"], [0])
 
 
@@ -110,7 +110,7 @@ def test_rows_that_share_their_text_take_no_more_than_a_block_at_once():
     for array in (shared, coded):
         data, before = stream(array), pa.total_allocated_bytes()
         for part in itertools.islice(parts(data), 5):
-            assert part.size <= 1 << 20 and set(part.parsed(rules()).found.texts) == {text}
+            assert part.size <= 1 << 20 and set(part.pieces(0, rules(), lambda keys: keys < 0).texts) == {text}
             assert pa.total_allocated_bytes() - before < 32 << 20
 
 

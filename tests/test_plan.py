@@ -1,6 +1,7 @@
 """InputFiles → Blocks: the same ones, whichever way a file is read."""
 
 import dataclasses
+import gc
 import gzip
 import os
 import tempfile
@@ -22,6 +23,7 @@ from shardmill.inputs.find import find_inputs
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.reading import InputFile
 from shardmill.job import plan, sources
+from shardmill.system import buffers
 
 TEXT = b"One mill grinds wheat, the other rye.\n\nNothing else is known. "
 CONTENTS = [
@@ -122,9 +124,9 @@ SHORT = {
 }
 
 
-def parquet(values):
+def parquet(values, **how):
     to = pa.BufferOutputStream()
-    pq.write_table(pa.table({"text": values}), to)
+    pq.write_table(pa.table({"text": values}), to, **how)
     return to.getvalue().to_pybytes()
 
 
@@ -145,3 +147,33 @@ def test_a_block_has_a_bounded_number_of_documents(tmp_path, kind):
         pieces = [part.pieces(0, how, lambda keys: keys < 0) for part in block.parts]
         sizes.append(sum(len(each) for each in pieces))
     assert sum(sizes) == count and max(sizes) <= 2 * MAX_RECORDS and len(sizes) > 1
+
+
+LONG = {
+    "text": ("a.txt", b"some words\n" * 100_000, {}),
+    "separated": ("a.txt", b"some words<>" * 100_000, {"separator": b"<>", "passage_bytes": None}),
+    "jsonl": ("a.jsonl", b'{"text":"%s"}\n' % (b"some words " * 300) * 400, {}),
+    "an odd line": ("a.jsonl", b'{"text":"%s"}\n' % (b"some words " * 300) * 400 + b"{\n", {"on_error": "skip"}),
+    "parquet": ("a.parquet", None, {}),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_the_memory_of_a_block_is_free_as_soon_as_nobody_refers_to_it(tmp_path, kind):
+    """Pieces and their records once referred to each other: buffers waited for the next search for garbage, and 16 workers
+    took twice the memory."""
+    name, data, choices = LONG[kind]
+    (tmp_path / name).write_bytes(
+        data or parquet([f"{n} " + "some words " * 300 for n in range(400)], compression="zstd")
+    )
+    how, found = rules(max_run_bytes=512 << 10, block_bytes=1 << 20, **choices), find_inputs([str(tmp_path)])
+    gc.disable()
+    try:
+        with buffers.used_again():
+            for block in plan.blocks(found, how):
+                pieces = [part.pieces(0, how, lambda keys: keys < 0) for part in block.parts]
+                assert all(each.origin for each in pieces)
+            del block, pieces
+            assert buffers._mapped and buffers._mapped == sum(memory.size for memory in buffers._free)
+    finally:
+        gc.enable()

@@ -50,14 +50,20 @@ class Records:
     first: int | None = None
     """The number of the first record, where each has the next number."""
     texts: Strings = field(init=False)
-    found: Pieces = field(init=False)
     _indexes: Numbers | None = None
 
-    def __post_init__(self) -> None:
+    def pieces(self, is_val: IsVal) -> Pieces:
+        found = self._documents()  # not kept here: they refer to this, and a cycle would hold the memory of their texts
+        keys = self.examined.keys if self._indexes is None else None
+        keys = self.rules.keys(found.texts, self.job_offset + found.offsets) if keys is None else keys
+        found.val, found.origin = is_val(keys).view(np.int8), self
+        return found
+
+    def _documents(self) -> Pieces:
+        """Without their splits."""
         self.texts = self.examined.texts
         if self.examined.usual and not self.rules.selects:
-            self.found = Pieces.whole(self.texts, self.offsets)
-            return
+            return Pieces.whole(self.texts, self.offsets)
         noted, none = Pieces(), np.zeros(len(self.texts), np.bool_)
         left_out = {"": none.copy(), "documents_filtered": none if self.filtered is None else self.filtered}
         replaced = self._judge_odd(noted, left_out)
@@ -69,7 +75,8 @@ class Records:
         for index, number in replaced.items():
             if number and not any(mask[index] for mask in left_out.values()):
                 noted.count("replaced_characters", number, at=index)
-        self.found, self._indexes = Pieces.of_documents(self.texts, self.offsets, left_out, noted)
+        found, self._indexes = Pieces.of_documents(self.texts, self.offsets, left_out, noted)
+        return found
 
     @property
     def indexes(self) -> Numbers:
@@ -91,12 +98,6 @@ class Records:
                 changed[index], replaced[index] = text
         self.texts = self.texts.replaced(changed)
         return replaced
-
-    def pieces(self, is_val: IsVal) -> Pieces:
-        found, keys = self.found, self.examined.keys if self._indexes is None else None
-        keys = self.rules.keys(found.texts, self.job_offset + found.offsets) if keys is None else keys
-        found.val, found.origin = is_val(keys).view(np.int8), self
-        return found
 
     def place_of(self, piece: int, offset: int) -> Location:
         return self.location(int(self.indexes[piece]), offset)
