@@ -214,15 +214,15 @@ class Limits:
     def resolved_workers(self) -> int:
         return self.workers or machine.cores()
 
-    def resolved_block_bytes(self, total_bytes: int, *, running: bool = False, packed: bool = False) -> int:
+    def resolved_block_bytes(self, text_bytes: int, *, running: bool = False, columns: bool = False) -> int:
         """The more workers, the more text they take at a time, so that they meet less often; if there is enough of it.
-        running: it is running text; packed: it is compressed, and holds more text than it has bytes."""
+        running: it is running text; columns: it is Parquet, whose text takes less memory than that of lines."""
         workers = self.resolved_workers()
         many = workers >= TEAMS_FROM
-        share = 1.0 if running and many else 0.75 if many else 0.5
+        share = 1.0 if running and many else 0.75 if columns and many else 0.5
         least = _RUNNING_BLOCK_BYTES // min(workers, 2) if running else BLOCK_BYTES
         usual = max(least, int((workers << 20) * share))
-        enough = total_bytes * (2 if packed else 1) // (2 * workers) if total_bytes else MOST_BLOCK_BYTES
+        enough = text_bytes // (2 * workers) if text_bytes else MOST_BLOCK_BYTES
         return self.block_bytes or max(BLOCK_BYTES, min(usual, int(MOST_BLOCK_BYTES * share), enough))
 
     def most_memory(self) -> int:

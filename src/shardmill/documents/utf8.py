@@ -103,7 +103,7 @@ def _error(data: bytes) -> UnicodeDecodeError | None:
     try:
         data.decode()
     except UnicodeDecodeError as e:
-        return e
+        return e.with_traceback(None)  # which would hold all who called, and the text that they have
     return None
 
 

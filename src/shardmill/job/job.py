@@ -138,7 +138,9 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         border=_border(mode, fraction, files, probe) if fraction else None,
         exact_border=mode == "nanogpt",
         max_run_bytes=spec.max_run_bytes,
-        block_bytes=limits.resolved_block_bytes(total, running=_is_running(spec, files, probe), packed=probe.packed),
+        block_bytes=limits.resolved_block_bytes(
+            probe.text_bytes(total), running=_is_running(spec, files, probe), columns=probe.columns
+        ),
         on_error=spec.on_error,
         wanted=split.sampler(spec.sample, spec.seed),
         where=condition,
@@ -268,7 +270,9 @@ def _fitted(
         max_run=spec.max_run_bytes,
     )
     workers, max_memory = limits.resolved_workers(), limits.max_memory
-    block_bytes = limits.resolved_block_bytes(files.total_bytes, running=footprint.running, packed=probe.packed)
+    block_bytes = limits.resolved_block_bytes(
+        probe.text_bytes(files.total_bytes), running=footprint.running, columns=probe.columns
+    )
     if engines.ours is None:
         block_bytes = min(block_bytes, _REFERENCE_BLOCK_BYTES)
     if max_memory is None:

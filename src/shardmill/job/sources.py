@@ -25,6 +25,8 @@ from shardmill.system.names import show
 
 _PROBED_FILES = 32
 _SMALL_BYTES = FIRST_PART_BYTES
+# What is compressed holds so many times as much text, and mostly more.
+_TEXT_IN_PACKED = 2
 _HEAD_BYTES = 4 << 20
 # Separators that are common in text files, and how often they must occur to be taken for such. The last is weak.
 _LIKELY_SEPARATORS = {"<|endoftext|>": 3, "<|end_of_text|>": 3, "<|eot_id|>": 3, "</s>": 3, "<eos>": 3, "\n\n\n": 30}
@@ -57,12 +59,16 @@ class Probe:
     """All are plain text."""
     first_is_text: bool
     """The first is text, compressed or not."""
-    packed: bool = False
-    """The first is Parquet, or compressed."""
+    columns: bool = False
+    """The first is Parquet."""
     window: int
     """The memory that decompressing them takes."""
     held: int
     """How much of them must be in memory at once: a page, a record batch, a record of a compressed stream."""
+
+    def text_bytes(self, total_bytes: int) -> int:
+        """About how much text is in so many bytes, if not more."""
+        return total_bytes * (_TEXT_IN_PACKED if self.columns or self.window else 1)
 
 
 def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None = None) -> Probe:
@@ -72,7 +78,7 @@ def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None
         raise without_fields(next(path for path in files.paths if path.lower().endswith(detect.TEXT)))
     plain, window, held = not odd and not files.pipes and asked in ("auto", "text"), 0, 0
     by_name = detect.FORMAT_OF_SUFFIX.get(detect.suffixes(files[0].path)[0], "text")
-    first_is_text, packed = asked in ("auto", "text") and by_name == "text", asked == "parquet"
+    first_is_text, columns = asked in ("auto", "text") and by_name == "text", asked == "parquet"
     for number in (0, *odd[:: max(1, len(odd) // _PROBED_FILES)]):
         file, found = files[number], None
         if file.once:
@@ -87,8 +93,8 @@ def probe(files: InputFiles, asked: InputFormat, field: str, where: Where | None
                 raise without_fields(file.path)
             plain &= found == "text" and not own
         if number == 0 and asked == "auto":
-            first_is_text, packed = found == "text", found == "parquet" or bool(window)
-    return Probe(plain=plain, first_is_text=first_is_text, packed=packed, window=window, held=held)
+            first_is_text, columns = found == "text", found == "parquet"
+    return Probe(plain=plain, first_is_text=first_is_text, columns=columns, window=window, held=held)
 
 
 def likely_separator(files: InputFiles) -> tuple[str, int, int] | None:

@@ -33,7 +33,7 @@ from shardmill.documents.long_values import ValueReader
 from shardmill.documents.native import plain_ends
 from shardmill.documents.pieces import Position
 from shardmill.documents.records import damage_of
-from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes, most_bytes
+from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes
 from shardmill.io.reading import Reader
 from shardmill.tokens.strings import Strings
 
@@ -108,7 +108,7 @@ class Found:
         """Rows of chunks; returns whether it stopped at one that is odd."""
         first, size = self.group, sum(chunk.size for chunk in chunks)
         if size > self._rules.block_bytes:  # in windows of the same size: a small last one would cost as much Python
-            self._even = -(-size // -(-size // most_bytes(self._rules)))
+            self._even = -(-size // -(-size // self._rules.block_bytes))
         self._pages.begin(chunks)
         try:
             odd = yield from self._rows_of(self._pages)
