@@ -277,8 +277,16 @@ def stamp() -> dict[str, str]:
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        **{name: metadata.version(name) for name in libraries},
+        **{name: version for name in libraries if (version := _version(name)) is not None},
     }
+
+
+def _version(name: str) -> str | None:
+    """None: it is not installed, but may lie in a folder, as on a machine where nothing can be installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _cpu_model() -> str:
