@@ -5,12 +5,15 @@ import collections
 import json
 import os
 import random
+import resource
+import subprocess
 import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from command import SHARDMILL
 from shardmill import Limits, Spec, estimate, prepare, verify
 from shardmill.documents import detect
 from shardmill.documents.pieces import BEGINNING
@@ -260,3 +263,15 @@ def test_a_name_that_leads_to_another_kind_of_file_is_detected_again(folder):
             content, found = detect.content_of(reader, "auto")
             assert found == "jsonl" and content.read(0, 5) == lines(10)[:5]
             assert reader.file.noted["compression"] == kind
+
+
+def test_a_process_that_may_open_few_files_keeps_fewer_open(tmp_path):
+    """20,000 small texts and a limit of 24 descriptors once ended with "too many open files"."""
+    for number in range(40):
+        (tmp_path / f"{number}.jsonl").write_bytes(lines(5, number))
+
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+
+    command = [SHARDMILL, "prepare", str(tmp_path), "-o", str(tmp_path / "out"), "-q", "--workers", "2"]
+    assert subprocess.run(command, preexec_fn=few).returncode == 0

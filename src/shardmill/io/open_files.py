@@ -5,9 +5,12 @@ import threading
 
 from shardmill.io.http_reader import RemoteReader
 from shardmill.io.reading import InputFile, InputReader, OpenFile, PipeReader, open_file
+from shardmill.system import machine
 
-# More than workers have stretches in, and few among the 256 descriptors that macOS gives a process.
+# More than workers have stretches in, and few among the 256 descriptors that macOS gives a process; if it has fewer, a
+# quarter of them.
 _MOST_OPEN = 64
+_SHARE = 4
 
 
 class OpenFiles(contextlib.AbstractContextManager["OpenFiles"]):
@@ -17,6 +20,7 @@ class OpenFiles(contextlib.AbstractContextManager["OpenFiles"]):
     def __init__(self) -> None:
         self._files: dict[str, OpenFile] = {}
         """By path; the one used last is the last."""
+        self._most = machine.descriptors() // _SHARE
         self._lock = threading.Lock()
 
     def reader(
@@ -43,7 +47,7 @@ class OpenFiles(contextlib.AbstractContextManager["OpenFiles"]):
         with self._lock:
             self._files.pop(path, None)
             self._files[path] = found
-            while len(self._files) > _MOST_OPEN:
+            while len(self._files) > min(_MOST_OPEN, self._most):
                 del self._files[next(iter(self._files))]
         return found
 

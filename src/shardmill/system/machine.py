@@ -15,6 +15,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 _SYNC_FILE_RANGE_WRITE = 2  # from Linux's fs.h
 # cgroup v1 writes "no limit" as a number at or above this.
 _NO_LIMIT = 1 << 60
+_MANY_DESCRIPTORS = 1 << 16
 # Memory pressure: less than this is available, or other programs stall on memory for this share of the time.
 _SCARCE = 512 * MIB
 _PRESSURE_PERCENT = 10.0
@@ -50,6 +51,12 @@ def peak_rss() -> int:
 def available_memory() -> int:
     """Memory that the system could hand out now without swapping, in bytes."""
     return _proc_bytes("/proc/meminfo", "MemAvailable") or _physical_memory()
+
+
+def descriptors() -> int:
+    """How many files this process may have open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit if limit != resource.RLIM_INFINITY else _MANY_DESCRIPTORS
 
 
 def begin_to_write(fd: int, offset: int, length: int) -> None:
