@@ -515,8 +515,8 @@ def main() -> None:
     print(shown)
     if options.json:
         options.json.write_text(json.dumps(bench.found, indent=1) + "\n")
-    if options.write:
-        put_into(PAGE, "bench-scale" if scale else "bench-cores", shown)
+    if options.write and not scale:
+        put_into(PAGE, "bench-cores", shown)
 
 
 def _beginning(text: Path, folder: Path, size: int) -> Path:
