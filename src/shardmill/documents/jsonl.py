@@ -5,6 +5,7 @@ json_scan what is deep or not JSON. A line that is longer than a Part is parsed 
 Parts as a text file is.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -14,17 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.documents import json_scan, native, utf8
+from shardmill.documents import json_scan, native, ranges, utf8
 from shardmill.documents.long_values import BytesReader, ValuePart, ValueReader, long_parts, value_parts
 from shardmill.documents.pieces import IsVal, Pieces, Position
+from shardmill.documents.ranges import RangePart
 from shardmill.documents.records import Broken, Counted, Records, damage_of, lost
 from shardmill.documents.rejects import Location
-from shardmill.documents.rules import BOM, HELD_BYTES, TextRules, block_bytes, growing, weight
+from shardmill.documents.rules import BOM, HELD_BYTES, TextRules, block_bytes, growing, is_first, weight
 from shardmill.documents.where import Field, Where, integer
-from shardmill.io.reading import Reader
+from shardmill.io.reading import Reader, Until, local_reader
 from shardmill.tokens.strings import Strings
 
 _HEAD_BYTES = 64 << 10
+# How much is read first to find the end of a line.
+_LOOK_BYTES = 16 << 10
 _VALUES = b'["-0123456789tfnNI'
 _ONE_VALUE = " (first turn a JSON list, or an object over many lines, into lines: jq -c '.[]' FILE > FILE.jsonl)"
 
@@ -81,7 +85,7 @@ class LinesPart:
 
 def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules
-) -> Iterator[LinesPart | ValuePart | Counted]:
+) -> Iterator[LinesPart | ValuePart | Counted | RangePart]:
     """All lines of one file in order, from start on; it begins at byte `base` of the whole input."""
     head = reader.read(0, _HEAD_BYTES)
     utf8.refuse_other_encodings(reader.path, head)
@@ -91,9 +95,13 @@ def read_parts(
         here = Position(file=start.file, offset=len(BOM))
         yield Counted(file=start.file, after=here, location=Location(path=reader.path), boms=1)
     while True:
+        part: LinesPart | ValuePart | Counted | RangePart
+        if rules.range_bytes and newline == b"\n" and (range_ := _range(reader, here, base, rules)) is not None:
+            yield (part := range_)
+            here = part.after
+            continue
         reader.done_until(here.offset)
         found = None if here.begin else _whole_lines(reader, here, base, newline, rules)
-        part: LinesPart | ValuePart | Counted
         if found is None:
             for part in _long_line(reader, here, base, newline, rules):
                 yield part
@@ -105,6 +113,46 @@ def read_parts(
                 yield lost(here.file, location, "line", damage)
             return
         here = part.after
+
+
+def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> RangePart | None:
+    """Lines that C reads, too; None: here it should not."""
+    local, size = local_reader(reader), reader.size or 0
+    if local is None or here.begin or here.offset == size or is_first(here.file, here.offset):
+        return None
+    end = ranges.end_of(here.offset, size, rules, lambda at: _line_end(reader, at, rules.max_run_bytes))
+    if end is None:
+        return None
+    own, after = local.again(), Position(file=here.file, offset=end)
+    by_line = dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
+    until = Until(own, end)
+    return RangePart(
+        file=here.file,
+        path=reader.path,
+        reader=own,
+        at=here.offset,
+        end=end,
+        base=base,
+        longest=rules.max_run_bytes,
+        size=end - here.offset,
+        record=here.record,
+        after=after,
+        kind=ranges.lines(_path(rules.field)),
+        rest=lambda at, line: read_parts(
+            Position(file=here.file, offset=at, record=here.record + line), until, base, by_line
+        ),
+        place=lambda at: Location(path=reader.path, byte=at),
+    )
+
+
+def _line_end(reader: Reader, at: int, longest: int) -> int | None:
+    """Where the line ends in which the byte before this one is; None: not within so many bytes."""
+    for limit in growing(_LOOK_BYTES, longest):
+        data = reader.read(at - 1, limit)
+        found = data.find(b"\n")
+        if found >= 0:
+            return at + found
+    return None
 
 
 def entry(reader: Reader, offset: int, rules: TextRules) -> int | None:

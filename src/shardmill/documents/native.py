@@ -66,7 +66,7 @@ def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...], hashed: tuple
     >>> list(found.texts), found.odd.tolist(), found.usual, found.starts.tolist()
     ([b'a', b''], [False, True], False, [0, 14])
     """
-    _, *name_bytes = _names(path)
+    _, *name_bytes = names_of(path)
     out, rows, unusual = buffers.take(len(data) + _SLACK), np.empty((4, count), np.int64), np.empty(count, np.bool_)
     address, at = compiled.address, compiled.address(rows)
     given = Lines(
@@ -83,7 +83,7 @@ def texts_of_lines(data: Bytes, count: int, path: tuple[str, ...], hashed: tuple
 
 
 @lru_cache
-def _names(path: tuple[str, ...]) -> tuple[object, int, int]:
+def names_of(path: tuple[str, ...]) -> tuple[object, int, int]:
     """The names of a field in sequence, and where each ends: what holds them, and where these two begin for C."""
     names = [name.encode() for name in path]
     ends = np.cumsum([len(name) for name in names], dtype=np.int64)

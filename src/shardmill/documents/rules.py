@@ -66,7 +66,7 @@ class Passages:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextRules:
-    """How text becomes documents, and documents Parts. block_bytes, max_window, max_held and spool do not change the result."""
+    """How text becomes documents, and documents Parts. block_bytes, range_bytes, max_window, max_held and spool do not change the result."""
 
     cuts: Cuts
     seed: int | None
@@ -94,6 +94,8 @@ class TextRules:
     """The largest window that a decompressor may allocate."""
     max_held: int = 64 << 20
     """The largest page or record batch that may be read at once from Parquet and Arrow."""
+    range_bytes: int = 0
+    """How many bytes of whole documents C may mill in one call; 0: none."""
     spool: str | None = None
     """A folder for the replay buffer of pipes and compressed files; None: the system's folder for temporary files."""
 
@@ -130,9 +132,14 @@ def content_key(head: bytes, seed: int) -> int:
 
 def block_bytes(file: int, at: int, rules: TextRules, end: int | None = None) -> int:
     """How large a Part should be that begins there. end: where the stretch ends; if little would be left, up to there."""
-    if file == 0 and at <= len(BOM):
+    if is_first(file, at):
         return min(rules.block_bytes, FIRST_PART_BYTES)
     return max(rules.block_bytes, 0 if end is None or end - at > most_bytes(rules) else end - at + 1)
+
+
+def is_first(file: int, at: int) -> bool:
+    """Whether the first Part of all begins there, all of which is compared with the reference."""
+    return file == 0 and at <= len(BOM)
 
 
 def most_bytes(rules: TextRules) -> int:

@@ -146,6 +146,10 @@ class InputReader(contextlib.AbstractContextManager["InputReader"]):
                 )
             yield named.st_size, named.st_mtime_ns
 
+    def again(self) -> "InputReader":
+        """Another reader of the same file, which may outlive this one."""
+        return InputReader(self.path, drop_behind=self._drop_behind, file=self.file)
+
     def done_until(self, offset: int) -> None:
         """Let the kernel drop everything before offset from the page cache."""
         self._dropped, self._done = offset if self._dropped is None else self._dropped, offset
@@ -178,6 +182,12 @@ class Until:
 
     def done_until(self, offset: int) -> None:
         self.whole.done_until(offset)
+
+
+def local_reader(reader: Reader) -> InputReader | None:
+    """What a Reader reads a local file by; None: it is no local file."""
+    whole = reader.whole if isinstance(reader, Until) else reader
+    return whole if isinstance(whole, InputReader) else None
 
 
 def local_file(reader: Reader, offset: int, length: int) -> tuple[int, int] | None:

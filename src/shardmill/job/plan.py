@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from shardmill.documents import detect
 from shardmill.documents.pieces import BEGINNING, Position
+from shardmill.documents.ranges import RangePart
 from shardmill.documents.records import Counted
 from shardmill.documents.rules import FIRST_PART_BYTES, TextRules
 from shardmill.errors import ContentError, InputError, ShardmillError
@@ -69,8 +70,8 @@ class Block:
     after: Position
     """Where the next Block starts."""
     before: Position | None = None
-    """Where it starts in the numbers of the stretch, in the file in whose middle the stretch starts. In lines, and in
-    compressed files, nobody knows how much precedes the stretch."""
+    """Where it starts in its own numbers, where those are not the file's: nobody knows how many lines precede a stretch that
+    starts in the middle of a file, or a range, or how much text of a compressed file does."""
 
 
 def stretches(files: InputFiles, rules: TextRules, start: Position, *, alone: bool = False) -> Iterator[Stretch]:
@@ -154,7 +155,9 @@ def blocks(
 
     for read in _all_parts(files, rules, stretch, drop_behind=drop_behind, stop=stop):
         part = read.part
-        if part is not None and parts:
+        if part is not None and parts and (isinstance(part, RangePart) or isinstance(parts[-1], RangePart)):
+            full = True  # how many records a range has is known when it is milled
+        elif part is not None and parts:
             most = rules.block_bytes if first + count else min(rules.block_bytes, FIRST_PART_BYTES)
             full = size + part.size > most or len(parts) == _MAX_PARTS
         else:
@@ -202,7 +205,7 @@ class _Read(NamedTuple):
     after: Position
     """Where reading continues."""
     inside: bool
-    """The stretch starts in the middle of the file."""
+    """Numbers of records count from where the Block begins: nobody knows how many there are before."""
 
 
 def _all_parts(
@@ -234,6 +237,7 @@ def _all_parts(
                     here, done, entered = entry, entry.spent, True
                 end = None if is_small else _end(source, base, stretch, file.size or 0)
                 for part in source.parts(here, base, end):
+                    inside |= isinstance(part, RangePart)
                     spent, after = source.resumable(part.after, done)
                     yield _Read(part, spent - done, here, after, inside)
                     done, here = spent, after

@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Generator
 
 from shardmill.documents.pieces import Position
+from shardmill.documents.ranges import RangePart, Recipe
 from shardmill.documents.rejects import Shift
+from shardmill.documents.rules import TextRules
 from shardmill.errors import InputError, ShardmillError
 from shardmill.job import plan
 from shardmill.job.ahead import Ahead, Stored
-from shardmill.job.block import Milled, mill_block
+from shardmill.job.block import Milled, mill_block, mill_range, recipe_of
 from shardmill.job.job import Job
 from shardmill.job.plan import Block, Stretch
 from shardmill.job.split import Splitter
@@ -57,9 +59,11 @@ def mill_blocks(
     Raises the first error of any worker. An error in a Block counts as its result, so the first in reading order is
     the one raised.
     """
-    pipeline = _Pipeline(job, start, place, halt or threading.Event())
+    recipe = recipe_of(job, splitter)
+    rules = job.rules if recipe is None else dataclasses.replace(job.rules, range_bytes=job.budget.range_bytes)
+    pipeline = _Pipeline(job, rules, start, place, halt or threading.Event())
     turn = Turn(job.budget.encoders) if job.budget.encoders < job.budget.takers else None
-    given = job, splitter, Encoder(job.engines, turn), pipeline
+    given = job, splitter, Encoder(job.engines, turn), recipe, pipeline
     threads = [
         threading.Thread(target=_work, args=given, name=f"shardmill-worker-{n}", daemon=True)
         for n in range(job.budget.takers)
@@ -76,12 +80,16 @@ def mill_blocks(
         pipeline.close()
 
 
-def _work(job: Job, splitter: Splitter, encoder: Encoder, pipeline: "_Pipeline") -> None:
+def _work(job: Job, splitter: Splitter, encoder: Encoder, recipe: Recipe | None, pipeline: "_Pipeline") -> None:
     try:
         with buffers.used_again():
             while (taken := pipeline.take()) is not None:
                 try:
-                    result: Milled | ShardmillError = mill_block(job, splitter, encoder, taken.block)
+                    result: Milled | ShardmillError
+                    if recipe is not None and isinstance(next(iter(taken.block.parts), None), RangePart):
+                        result = mill_range(job, splitter, encoder, taken.block, recipe)
+                    else:
+                        result = mill_block(job, splitter, encoder, taken.block)
                 except ShardmillError as e:
                     result = e
                 pipeline.hand_in(taken, result)  # what this raises stops the pipeline, whichever Block it is about
@@ -121,13 +129,14 @@ class _Pipeline:
     def __init__(
         self,
         job: Job,
+        rules: TextRules,
         start: Position,
         place: Place,
         halt: threading.Event,
     ) -> None:
         self.pressed = False
-        self._job, self._place, self._halt = job, place, halt
-        self._stretches = plan.stretches(job.files, job.rules, start, alone=job.budget.encoders == 1)
+        self._job, self._rules, self._place, self._halt = job, rules, place, halt
+        self._stretches = plan.stretches(job.files, rules, start, alone=job.budget.encoders == 1)
         self._planned = self._planning = False
         """All stretches were opened; one is being planned."""
         self._open: list[_Open] = []
@@ -234,7 +243,7 @@ class _Pipeline:
 
     def _opened(self, coming: Stretch) -> _Open:
         job = self._job
-        blocks = plan.blocks(job.files, job.rules, coming, drop_behind=job.big, stop=self._halt)
+        blocks = plan.blocks(job.files, self._rules, coming, drop_behind=job.big, stop=self._halt)
         stretch = _Open(coming.number, blocks)
         stretch.lock.acquire()
         stretch.since = time.monotonic()

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from shardmill.tokens.added import TEXT, Added
 from shardmill.tokens.layout import Laid, Layout, lay_out
-from shardmill.tokens.model import AddedToken, Ids, Model, TokenCounts
+from shardmill.tokens.model import AddedToken, Ids, Model, TokenCounts, Whole
 from shardmill.tokens.native import Native
-from shardmill.tokens.normalize import normalize
+from shardmill.tokens.normalize import check_of_form, normalize
 from shardmill.tokens.strings import Flags, Strings
 
 Rows = npt.NDArray[np.int64]
@@ -63,6 +63,13 @@ class ByteLevel:
         with layout.turn or nullcontext():
             encoded = self.encode(pieces, begins)
         return lay_out(encoded, layout), encoded
+
+    @property
+    def whole(self) -> Whole:
+        check = check_of_form() if self._nfc else None
+        finders = [each.pointer if each else None for each in (self._raw, self._normalized)]
+        made = self._native.whole(*finders, check and check.pointer)
+        return replace(made, owner=(self, made.owner, check))
 
     @property
     def memory(self) -> int:

@@ -13,7 +13,7 @@ from shardmill.system.names import show
 from shardmill.tokens import native, normalize
 from shardmill.tokens.bytelevel import ByteLevel
 from shardmill.tokens.layout import Laid, Layout, Turn, lay_out
-from shardmill.tokens.model import Ids, NotSupported, TokenCounts
+from shardmill.tokens.model import Ids, NotSupported, TokenCounts, Whole
 from shardmill.tokens.reference import Later, Reference, load_reference
 from shardmill.tokens.sentencepiece import SentencePiece
 from shardmill.tokens.strings import Flags, Strings
@@ -30,6 +30,10 @@ class Ours(Protocol):
 
     @property
     def memory(self) -> int: ...
+
+    @property
+    def whole(self) -> Whole:
+        """How C encodes whole documents by itself."""
 
     def encode(self, pieces: Strings, begins: Flags, /) -> tuple[Ids, TokenCounts]:
         """The ids of all pieces in sequence, and how many each has; begins: whether a piece begins its document."""

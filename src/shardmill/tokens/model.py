@@ -19,6 +19,20 @@ Ids = npt.NDArray[np.unsignedinteger[Any]]
 TokenCounts = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Whole:
+    """How C encodes whole documents: a function, what it takes first, and how much room its ids need. Where anything is
+    unusual, such as an added token in the text, the function declines."""
+
+    function: int
+    engine: int
+    dtype: "np.dtype[Any]"
+    ids_per_byte: int = 1
+    ids_per_text: int = 0
+    owner: object = None
+    """Holds what the engine refers to."""
+
+
 class NotSupported(ShardmillError):
     """Why our own engine cannot run a tokenizer: the reference does."""
 

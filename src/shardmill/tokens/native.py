@@ -2,7 +2,20 @@
 
 import weakref
 from collections.abc import Sequence
-from ctypes import CDLL, Structure, byref, c_char_p, c_int, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    CDLL,
+    Structure,
+    addressof,
+    byref,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    cast,
+)
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -14,7 +27,7 @@ from shardmill.errors import UsageError
 from shardmill.system import buffers, compiled
 from shardmill.tokens import classes, tables
 from shardmill.tokens.layout import Laid, Layout, laid_by
-from shardmill.tokens.model import VERSION, Ids, Model, NotSupported, Shape, Texts, TokenCounts
+from shardmill.tokens.model import VERSION, Ids, Model, NotSupported, Shape, Texts, TokenCounts, Whole
 from shardmill.tokens.strings import Strings
 
 # The engine stores up to eight ids at a time, where fewer are left.
@@ -102,6 +115,12 @@ class _Given(Structure):
     ]
 
 
+class _Guarded(Structure):
+    """As in native/whole.c."""
+
+    _fields_ = [(name, c_void_p) for name in ("engine", "raw", "normalized", "nfc")]
+
+
 class Native:
     """One engine for any number of threads, which share its cache of words. Its memory is fixed."""
 
@@ -129,6 +148,16 @@ class Native:
         block = self._library.engine_block
         return laid_by(layout, self._room(texts), lambda *room: block(self._engine, *texts.given, *room))
 
+    def whole(self, raw: int | None, normalized: int | None, nfc: int | None) -> Whole:
+        """For C: with what is looked for in the text first, if there is any of it."""
+        guarded = _Guarded(self._engine, raw, normalized, nfc)
+        name, engine = (
+            ("guarded_encode", addressof(guarded)) if raw or normalized or nfc else ("engine_encode", self._engine)
+        )
+        return Whole(
+            function=function_address(self._library, name), engine=engine, dtype=self._dtype, owner=(self, guarded)
+        )
+
     def _room(self, texts: Strings) -> Ids:
         return buffers.take((texts.total + _SLACK_IDS) * self._dtype.itemsize).view(self._dtype)
 
@@ -142,6 +171,11 @@ class Native:
     @property
     def memory(self) -> int:
         return int(self._library.engine_memory(self._engine))
+
+
+def function_address(library: CDLL, name: str) -> int:
+    """Where a function of a library is, for other C to call it."""
+    return cast(getattr(library, name), c_void_p).value or 0
 
 
 def with_live(model: Model) -> Model:

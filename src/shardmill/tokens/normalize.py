@@ -36,7 +36,7 @@ def why_not() -> str | None:
 
 def normalize(pieces: Strings | Sequence[bytes]) -> Strings:
     """Each piece in normal form C; most come back as they are."""
-    check, texts, suspect = _check(), Strings.of(pieces), np.empty(len(pieces), np.bool_)
+    check, texts, suspect = check_of_form(), Strings.of(pieces), np.empty(len(pieces), np.bool_)
     if not check.library.nfc_suspects(check.pointer, *texts.given, suspect.ctypes):
         return texts
     some = texts.take(numbers := np.flatnonzero(suspect))
@@ -88,7 +88,7 @@ def _table() -> tables.Table | None:
     return tables.find("nfc", _installed())
 
 
-def _check() -> _Check:
+def check_of_form() -> _Check:
     """A new one when the last has learned as much as it can, which goes when nobody uses it any more."""
     global _newest
     library, check = _library(), _newest

@@ -12,7 +12,7 @@ from shardmill.system import buffers, compiled
 from shardmill.tokens import native
 from shardmill.tokens.added import Added
 from shardmill.tokens.layout import Laid, Layout, laid_by
-from shardmill.tokens.model import VERSION, AddedToken, Ids, Model, NotSupported, TokenCounts
+from shardmill.tokens.model import VERSION, AddedToken, Ids, Model, NotSupported, TokenCounts, Whole
 from shardmill.tokens.strings import Flags, Strings
 
 _NEVER, _EACH, _FIRST = range(3)
@@ -78,6 +78,17 @@ class SentencePiece:
         pointers, sizes, count = texts.given
         given = self._engine, pointers, sizes, compiled.address(begins), count
         return laid_by(layout, self._room(texts), lambda *room: self._library.sp_block(*given, *room))
+
+    @property
+    def whole(self) -> Whole:
+        return Whole(
+            function=native.function_address(self._library, "sp_encode_whole"),
+            engine=self._engine,
+            dtype=np.dtype(np.uint32),
+            ids_per_byte=self._ids_per_byte,
+            ids_per_text=1,
+            owner=self,
+        )
 
     def _room(self, texts: Strings) -> Ids:
         return buffers.take(4 * (self._ids_per_byte * texts.total + len(texts) + _SLACK_IDS)).view(np.uint32)

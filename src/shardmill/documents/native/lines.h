@@ -1,3 +1,4 @@
+#pragma once
 #include "texts.h"
 
 /* As in native.py. */

@@ -1,4 +1,5 @@
 /* Pages of Parquet: what the files here know of them. */
+#pragma once
 #include "texts.h"
 
 enum { DATA = 0, DICTIONARY = 2, DATA_V2 = 3 };

@@ -132,7 +132,7 @@ int64_t texts_separators(const u8 *data, int64_t size, const u8 *separator, int6
 }
 
 /* How many of `size` bytes of a file from this offset on could be read: fewer at its end, or after an error. */
-static int64_t filled(int fd, int64_t offset, u8 *out, int64_t size)
+int64_t filled(int fd, int64_t offset, u8 *out, int64_t size)
 {
     int64_t done = 0;
     while (done < size) {

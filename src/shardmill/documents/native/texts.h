@@ -1,3 +1,4 @@
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -7,6 +8,9 @@ typedef uint64_t u64;
 
 /* texts.c */
 int is_utf8(const u8 *text, const u8 *end);
+int64_t filled(int fd, int64_t offset, u8 *out, int64_t size);
+int64_t texts_lines(const u8 *data, int64_t size, u8 newline, int64_t most, int64_t longest, int64_t all, int64_t *count);
+int64_t texts_separators(const u8 *data, int64_t size, const u8 *separator, int64_t length, int64_t *found, int64_t most);
 void texts_hashes(const u8 *const *texts, const int64_t *sizes, int64_t count, int64_t most, u64 seed, u64 *hashes);
 
 /* xxh3.c */

@@ -171,7 +171,7 @@ static u32 *encode_piece(Sp *e, const u8 *text, size_t size, int starts, u32 *ou
     return out && done < size ? stretch(e, text + done, size - done, size - done, prepend, out, learned) : out;
 }
 
-/* The ids of all pieces in a row, and how many each has. starts: whether each piece begins its document. `out` has room
+/* The ids of all pieces in a row, and how many each has. starts: whether each piece begins its document; null: all do. `out` has room
  * for an id for each byte and each U+2581 that is prepended, and for 16 more. Returns how many ids there are in all, or -1
  * without memory. */
 int64_t sp_encode(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8 *starts, int64_t count, u32 *out,
@@ -181,7 +181,7 @@ int64_t sp_encode(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8
     u32 *at = out;
     gate_enter(&e->gate, empty, e);
     for (int64_t i = 0; i < count && at; i++) {
-        u32 *end = encode_piece(e, pieces[i], (size_t)sizes[i], starts[i], at, &learned);
+        u32 *end = encode_piece(e, pieces[i], (size_t)sizes[i], !starts || starts[i], at, &learned);
         counts[i] = end ? end - at : 0;
         at = end;
     }

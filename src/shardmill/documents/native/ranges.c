@@ -1,0 +1,238 @@
+/* A range of an input, with some megabytes of whole documents → their tokens, in one call: read, parsed, split, encoded and
+ * laid out, a slice at a time, so that each step finds in the caches what the one before has left there.
+ *
+ * What is unusual in any way ends it: the caller mills that record by record, and calls again for what comes after. */
+#include "ranges.h"
+
+#include <string.h>
+#include <time.h>
+
+enum { SLACK = 64, TRAIN = 0, VAL = 1 };
+
+static int64_t aligned(int64_t size)
+{
+    return (size + 63) & ~(int64_t)63;
+}
+
+static void *carve(uintptr_t *work, int64_t size)
+{
+    uintptr_t here = *work;
+    *work += (uintptr_t)aligned(size);
+    return (void *)here;
+}
+
+/* Gives both slices their places from there on. Returns where they end. */
+static uintptr_t place_slices(Range *r, uintptr_t work)
+{
+    int64_t text = r->slice_room + SLACK, column = r->rows * (int64_t)sizeof(int64_t);
+    int64_t ids = (r->slice_room * r->ids_per_byte + r->rows * r->ids_per_text + SLACK) * r->id_bytes;
+    for (int i = 0; i < 2; i++) {
+        Slice *s = r->slices + i;
+        s->data = carve(&work, text);
+        s->out = r->kind == LINES ? carve(&work, text) : s->data;
+        s->texts = carve(&work, column);
+        s->sizes = carve(&work, column);
+        s->starts = carve(&work, column);
+        s->counts = carve(&work, column);
+        s->keys = carve(&work, column);
+        s->odd = carve(&work, r->rows);
+        s->ids = carve(&work, ids);
+        s->count = 0;
+    }
+    return work;
+}
+
+int64_t ranges_work(Range *r)
+{
+    return (int64_t)place_slices(r, 0);
+}
+
+/* Whole lines, and the text in a field of each. */
+static int64_t next_lines(Range *r, Slice *s, int64_t size)
+{
+    int64_t count;
+    s->used = texts_lines(s->data, size, '\n', r->rows, r->longest, size == r->end - r->at, &count);
+    Lines g = {s->data, s->used, count, r->names, r->name_ends, r->name_count, s->out, s->texts, s->sizes, s->starts, s->odd, 0, 0, NULL, 0};
+    lines_texts(&g);
+    s->records = count;
+    return !s->used || (g.unusual && memchr(s->odd, 1, (size_t)count)) ? UNUSUAL : ALL_DONE;
+}
+
+/* Documents between separators. What stands behind the last one is a document only where the range ends. */
+static int64_t next_separated(Range *r, Slice *s, int64_t size)
+{
+    int64_t at = 0, found = texts_separators(s->data, size, r->separator, r->separator_size, s->starts, r->rows - 1);
+    int64_t all = size == r->end - r->at && found < r->rows - 1;
+    for (int64_t i = 0; i < found + all; i++) {
+        int64_t end = i < found ? s->starts[i] : size;
+        s->starts[i] = at;
+        s->texts[i] = s->data + at;
+        s->sizes[i] = end - at;
+        if (end - at > r->longest || !is_utf8(s->data + at, s->data + end))
+            return UNUSUAL;
+        at = end + r->separator_size;
+    }
+    s->used = all ? size : at;
+    s->records = found + (all && s->sizes[found]); /* nothing behind the last separator is no document */
+    return s->used ? ALL_DONE : UNUSUAL;
+}
+
+static int64_t next_of_file(Range *r, Slice *s, int64_t size)
+{
+    int64_t left = r->end - r->at;
+    s->used = 0;
+    size = size < left ? size : left;
+    if (filled((int)r->file, r->at, s->data, size) != size)
+        return UNUSUAL;
+    return r->kind == LINES ? next_lines(r, s, size) : next_separated(r, s, size);
+}
+
+/* The dictionary of a chunk is used as long as its pages are read; what else was decompressed is used no more. */
+static int keep_dictionary(Range *r)
+{
+    Chunks *c = r->chunks;
+    int64_t size = c->count > 0 ? c->ends[c->count - 1] : 0;
+    if (c->count < 0 || c->words < c->out || c->words >= c->out + c->out_room)
+        return 1;
+    if (size > r->dictionary_room)
+        return 0;
+    memcpy(r->dictionary, c->words, (size_t)size);
+    c->words = r->dictionary;
+    return 1;
+}
+
+/* The rows of pages, which are decompressed when those before are used up. */
+static int64_t next_rows(Range *r, Slice *s)
+{
+    Chunks *c = r->chunks;
+    Window w = {s->texts, s->sizes, s->odd, 0, r->rows, 0, r->slice_bytes, r->longest};
+    int64_t why = c->now < c->found ? chunks_rows(c, &w) : DONE;
+    if (!w.count && why == DONE) {
+        if (!keep_dictionary(r))
+            return UNUSUAL;
+        c->used = 0;
+        chunks_take(c, &w);
+    }
+    for (int64_t i = 0; i < w.count; i++)
+        if (s->odd[i] || !is_utf8(s->texts[i], s->texts[i] + s->sizes[i]))
+            return UNUSUAL;
+    s->records = s->used = w.count;
+    return w.count && w.count <= r->end - r->at ? ALL_DONE : UNUSUAL;
+}
+
+/* The pages of these rows may be gone when the caller looks at them. */
+static void copy_texts(Slice *s)
+{
+    u8 *to = s->data;
+    for (int64_t i = 0; i < s->count; to += s->sizes[i++])
+        s->texts[i] = memcpy(to, s->texts[i], (size_t)s->sizes[i]);
+}
+
+static int64_t next_slice(Range *r, Slice *s)
+{
+    int64_t why;
+    s->at = r->at;
+    if (r->kind == CHUNKS)
+        return next_rows(r, s);
+    why = next_of_file(r, s, r->slice_bytes);
+    return why == UNUSUAL && !s->used && r->slice_room > r->slice_bytes ? next_of_file(r, s, r->slice_room) : why;
+}
+
+/* Empty documents are counted, and that is all. Returns how many bytes the others are. */
+static int64_t leave_out_empty(Slice *s)
+{
+    int64_t bytes = 0;
+    s->count = 0;
+    for (int64_t i = 0; i < s->records; i++) {
+        int64_t size = s->sizes[i];
+        s->texts[s->count] = s->texts[i];
+        s->sizes[s->count] = size;
+        s->starts[s->count] = s->starts[i];
+        s->count += size > 0;
+        bytes += size;
+    }
+    return bytes;
+}
+
+static void find_keys(const Range *r, Slice *s)
+{
+    if (r->most)
+        texts_hashes(s->texts, s->sizes, s->count, r->most, r->seed, s->keys);
+    for (int64_t i = 0; !r->most && i < s->count; i++)
+        s->keys[i] = (u64)(r->base + s->at + s->starts[i]);
+}
+
+static u8 *put(const Range *r, u8 *to, const u8 *ids, int64_t id_bytes, int64_t count)
+{
+    if (id_bytes == r->token_bytes)
+        memcpy(to, ids, (size_t)(count * id_bytes));
+    else if (id_bytes == 2)
+        for (int64_t i = 0; i < count; i++)
+            ((u32 *)(void *)to)[i] = ((const uint16_t *)(const void *)ids)[i];
+    else
+        for (int64_t i = 0; i < count; i++)
+            ((uint16_t *)(void *)to)[i] = (uint16_t)((const u32 *)(const void *)ids)[i];
+    return to + count * r->token_bytes;
+}
+
+static void lay_out(Range *r, const Slice *s)
+{
+    const u8 *ids = s->ids;
+    u32 eot = (u32)r->eot;
+    for (int64_t i = 0; i < s->count; i++) {
+        int below = r->no_limit || s->keys[i] < r->limit;
+        Side *side = r->sides + (below != (r->above != 0) ? VAL : TRAIN);
+        u8 *to = side->tokens + side->count * r->token_bytes;
+        if (r->eot >= 0 && r->before)
+            to = put(r, to, (const u8 *)&eot, 4, 1);
+        to = put(r, to, ids, r->id_bytes, s->counts[i]);
+        if (r->eot >= 0 && !r->before)
+            put(r, to, (const u8 *)&eot, 4, 1);
+        side->count += s->counts[i] + (r->eot >= 0);
+        side->ends[side->documents++] = side->count;
+        side->text += s->sizes[i];
+        ids += s->counts[i] * r->id_bytes;
+    }
+}
+
+static int has_room(const Range *r, const Slice *s, int64_t bytes)
+{
+    int64_t most = bytes * r->ids_per_byte + s->count * (r->ids_per_text + 1);
+    for (int i = 0; i < 2; i++)
+        if (r->sides[i].count + most > r->sides[i].room || r->sides[i].documents + s->count > r->ends_room)
+            return 0;
+    return 1;
+}
+
+static int64_t cpu_nanoseconds(void)
+{
+    struct timespec t;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) ? 0 : (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Mills the documents in [at, end), as far as they are usual; `at` tells how far that is, and the result why it ended. */
+int64_t ranges_mill(Range *r)
+{
+    place_slices(r, (uintptr_t)r->work);
+    while (r->at < r->end) {
+        Slice *s = r->slices + (r->done == r->keep);
+        int64_t why = next_slice(r, s);
+        if (why)
+            return why;
+        int64_t bytes = leave_out_empty(s), began = cpu_nanoseconds();
+        if (r->kind == CHUNKS && s == r->slices + 1)
+            copy_texts(s);
+        if (!has_room(r, s, bytes))
+            return NO_ROOM;
+        if (r->encode(r->engine, s->texts, s->sizes, s->count, s->ids, s->counts) < 0)
+            return UNUSUAL;
+        r->nanoseconds += cpu_nanoseconds() - began;
+        find_keys(r, s);
+        lay_out(r, s);
+        r->at += s->used;
+        r->records += s->records;
+        r->empty += s->records - s->count;
+        r->done++;
+    }
+    return ALL_DONE;
+}

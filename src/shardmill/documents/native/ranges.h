@@ -1,0 +1,60 @@
+/* A range of an input → its tokens: what ranges.c needs to know of it. As in ranges.py. */
+#pragma once
+#include "chunks.h"
+#include "lines.h"
+
+/* What is in a range, and why milling it ended: it is all done; what comes next is not as usual, and left to the caller; or
+ * there is no room for its tokens. */
+enum { LINES, SEPARATED, CHUNKS };
+enum { ALL_DONE, UNUSUAL, NO_ROOM };
+
+/* The ids of texts in a row, and how many each has; how many there are in all, or less than 0: the caller must do it. */
+typedef int64_t (*Encode)(void *engine, const u8 *const *texts, const int64_t *sizes, int64_t count, u8 *ids, int64_t *counts);
+
+/* Train or val: its tokens, room for so many, where documents end among them, and how much text they are. */
+typedef struct {
+    u8 *tokens;
+    int64_t *ends;
+    int64_t room, count, documents, text;
+} Side;
+
+/* Some documents, all of whose steps are done while they are in the caches. */
+typedef struct {
+    u8 *data, *out, *ids, *odd;
+    const u8 **texts;
+    int64_t *sizes, *starts, *counts;
+    u64 *keys;
+    int64_t count;         /* how many documents that are not empty */
+    int64_t records, used; /* how many in all, and how many bytes of the file, or rows, they are */
+    int64_t at;            /* where the first begins */
+} Slice;
+
+typedef struct {
+    /* Where the documents are: bytes of a file, or rows of chunks. */
+    int64_t kind, file, at, end;
+    int64_t slice_bytes, slice_room, rows; /* of a slice: usual and most bytes, most records */
+    int64_t longest;                       /* a longer record is unusual */
+    const u8 *names;
+    const int64_t *name_ends;
+    int64_t name_count;
+    const u8 *separator;
+    int64_t separator_size;
+    Chunks *chunks;
+    u8 *dictionary;
+    int64_t dictionary_room;
+    /* Which are val: those whose key is below a limit, or (above) is not. The key is a hash of the first `most` bytes; if
+     * that is 0, where the document begins behind `base`. no_limit: all keys are below. */
+    int64_t most, base, above, no_limit;
+    u64 seed, limit;
+    Encode encode;
+    void *engine;
+    int64_t id_bytes, ids_per_byte, ids_per_text;
+    int64_t token_bytes, eot, before; /* eot: -1 if there are no end-of-text tokens */
+    int64_t ends_room;                /* of each side */
+    Side sides[2];
+    u8 *work; /* as many bytes as ranges_work says */
+    int64_t keep; /* the slice of this number stays in slices[1] */
+    /* What was done. */
+    int64_t done, records, empty, nanoseconds;
+    Slice slices[2];
+} Range;

@@ -1,0 +1,259 @@
+"""Ranges: some megabytes of whole documents in one file → their tokens, in one call into C (native/ranges.c).
+
+Whoever reads an input finds only where a range ends; the worker that mills it reads it. What is unusual in any way is left
+to the caller, record by record: the rest of a range is Parts like any others.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from ctypes import Structure, byref, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardmill.documents import native
+from shardmill.documents.pieces import Position
+from shardmill.documents.rejects import Location
+from shardmill.documents.rules import TextRules, with_rest
+from shardmill.io.reading import InputReader
+from shardmill.system import buffers, compiled
+from shardmill.tokens.layout import Tokens
+from shardmill.tokens.model import Ids, TokenCounts, Whole
+from shardmill.tokens.strings import Numbers, Strings
+
+LINES, SEPARATED, CHUNKS = range(3)
+# What is in a cache of the second level while all is done with it: what was read, its texts, ids and tokens.
+SLICE_BYTES = 256 << 10
+# A slice has room for records of so many bytes and more; of shorter ones there are fewer bytes in it.
+_LEAST_RECORD = 64
+# For the end of a line, or a separator, behind the longest text.
+_SLACK = 4 << 10
+
+_this_thread = threading.local()
+
+
+class Why(IntEnum):
+    """Why milling a range ended; as in native/ranges.h."""
+
+    ALL_DONE = 0
+    UNUSUAL = 1
+    NO_ROOM = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RangePart:
+    """Documents from byte or row `at` to `end` of a file, which were not read yet. They stay what they are in `kind`, which
+    has what C must know of them."""
+
+    file: int
+    path: str
+    reader: InputReader
+    """For this Part alone."""
+    at: int
+    end: int
+    base: int
+    """The byte of the whole input where the file begins."""
+    longest: int
+    """A longer record is unusual."""
+    size: int
+    """About how many bytes of text."""
+    record: int
+    """The number of its first record, which counts from wherever the Block begins."""
+    after: Position
+    """Where the next Part starts; its record is not known before it is milled."""
+    kind: Mapping[str, Any]
+    rest: Callable[[int, int], Iterator[Any]]
+    """The Parts from a byte and a record on, to the end; a few at a time."""
+    place: Callable[[int], Location]
+    """The location of what begins at this byte or row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """What becomes of documents: their split, their ids, and their tokens."""
+
+    hashed: tuple[int, int] | None
+    """How many of the first bytes make a key, and the seed; None: where it begins."""
+    limit: int
+    above: bool
+    """Val has keys from the limit on, not below it."""
+    whole: Whole
+    dtype: "np.dtype[Any]"
+    eot: int | None
+    before: bool
+
+
+class Kept(NamedTuple):
+    """One slice of a range: its texts, where they begin, and their ids."""
+
+    texts: Strings
+    starts: Numbers
+    encoded: tuple[Ids, TokenCounts]
+
+
+class Side(NamedTuple):
+    """What goes to one split: tokens, where documents end among them, and how much text they are."""
+
+    tokens: Tokens
+    ends: Numbers
+    text_bytes: int
+
+
+class Outcome(NamedTuple):
+    """How far a range was milled, and why it ended there; records read, and those that are empty; train and val."""
+
+    at: int
+    why: Why
+    records: int
+    empty: int
+    sides: tuple[Side, Side]
+    kept: Kept | None
+    seconds: float
+    """CPU time that encoding took."""
+
+
+class _Side(Structure):
+    _fields_ = [
+        *(("tokens", c_void_p), ("ends", c_void_p)),
+        *((name, c_int64) for name in ("room", "count", "documents", "text")),
+    ]
+
+
+class _Slice(Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("data", "out", "ids", "odd", "texts", "sizes", "starts", "counts", "keys")),
+        *((name, c_int64) for name in ("count", "records", "used", "at")),
+    ]
+
+
+class _Range(Structure):
+    """As in native/ranges.h."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("kind", "file", "at", "end", "slice_bytes", "slice_room", "rows", "longest")),
+        *(("names", c_void_p), ("name_ends", c_void_p), ("name_count", c_int64)),
+        *(("separator", c_void_p), ("separator_size", c_int64)),
+        *(("chunks", c_void_p), ("dictionary", c_void_p), ("dictionary_room", c_int64)),
+        *((name, c_int64) for name in ("most", "base", "above", "no_limit")),
+        *(("seed", c_uint64), ("limit", c_uint64)),
+        *(("encode", c_void_p), ("engine", c_void_p)),
+        *((name, c_int64) for name in ("id_bytes", "ids_per_byte", "ids_per_text", "token_bytes", "eot", "before")),
+        ("ends_room", c_int64),
+        ("sides", _Side * 2),
+        ("work", c_void_p),
+        *((name, c_int64) for name in ("keep", "done", "records", "empty", "nanoseconds")),
+        ("slices", _Slice * 2),
+    ]
+
+
+def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
+    """The tokens of the documents from there on, as far as they are usual; keep chooses the slice that is kept."""
+    whole, slice_room = recipe.whole, max(SLICE_BYTES, part.longest + _SLACK)
+    rows = slice_room // _LEAST_RECORD
+    given = _Range(
+        at=at,
+        end=part.end,
+        slice_bytes=SLICE_BYTES,
+        slice_room=slice_room,
+        rows=rows,
+        longest=part.longest,
+        base=part.base,
+        above=recipe.above,
+        no_limit=recipe.limit >= 1 << 64,
+        limit=min(recipe.limit, (1 << 64) - 1),
+        encode=whole.function,
+        engine=whole.engine,
+        id_bytes=whole.dtype.itemsize,
+        ids_per_byte=whole.ids_per_byte,
+        ids_per_text=whole.ids_per_text,
+        token_bytes=recipe.dtype.itemsize,
+        eot=-1 if recipe.eot is None else recipe.eot,
+        before=recipe.before,
+        ends_room=max(rows, part.size // (2 * _LEAST_RECORD)),
+        file=part.reader.file.descriptor,
+        keep=keep % max(1, part.size // SLICE_BYTES),
+        **part.kind,
+    )
+    given.most, given.seed = recipe.hashed or (0, 0)
+    # All may be of one split; but as little of val is usual, it has room for what is surely needed.
+    for side, size in zip(given.sides, (max(part.size, slice_room), slice_room)):
+        side.room = size * whole.ids_per_byte + given.ends_room * (whole.ids_per_text + 1)
+    return _milled(given, recipe)
+
+
+def _milled(given: _Range, recipe: Recipe) -> Outcome:
+    library, work = _library(), _work_of(given)
+    given.work, ends_bytes = compiled.address(work), given.ends_room * 8
+    starts, at = list[int](), 0
+    for side in given.sides:
+        starts.append(at)
+        at += ends_bytes + -(-side.room * recipe.dtype.itemsize // 8) * 8
+    made = buffers.take(at)
+    for side, start in zip(given.sides, starts):
+        side.ends = compiled.address(made) + start
+        side.tokens = side.ends + ends_bytes
+    why, sides = Why(library.ranges_mill(byref(given))), list[Side]()
+    for side, start in zip(given.sides, starts):
+        ends, first = made[start : start + 8 * side.documents].view(np.int64), start + ends_bytes
+        tokens = made[first : first + side.count * recipe.dtype.itemsize].view(recipe.dtype)
+        sides.append(Side(tokens, ends, side.text))
+    kept = given.slices[1] if given.done > given.keep else None
+    return Outcome(
+        given.at,
+        why,
+        given.records,
+        given.empty,
+        (sides[0], sides[1]),
+        _kept(kept, work, recipe.whole) if kept is not None and kept.count else None,
+        given.nanoseconds / 1e9,
+    )
+
+
+def _work_of(given: _Range) -> buffers.Bytes:
+    """Memory of this thread, which is used again for each range."""
+    size, work = _library().ranges_work(byref(given)), getattr(_this_thread, "work", None)
+    if work is None or len(work) < size:
+        work = _this_thread.work = np.empty(size, np.uint8)
+    return work
+
+
+def _kept(kept: _Slice, work: buffers.Bytes, whole: Whole) -> Kept:
+    count, origin = kept.count, compiled.address(work)
+
+    def column(where: int) -> Numbers:
+        return work[where - origin :][: 8 * count].view(np.int64)
+
+    counts = column(kept.counts)
+    ids = work[kept.ids - origin :].view(whole.dtype)[: int(counts.sum())] if count else work[:0].view(whole.dtype)
+    texts = Strings(column(kept.texts), column(kept.sizes), (work,))
+    return Kept(texts, column(kept.starts) + kept.at, (ids, counts))
+
+
+def lines(path: tuple[str, ...]) -> dict[str, Any]:
+    """What C must know of JSON lines: the names of the field."""
+    _, names, ends = native.names_of(path)
+    return {"kind": LINES, "names": names, "name_ends": ends, "name_count": len(path)}
+
+
+def separated(separator: bytes) -> dict[str, Any]:
+    """Likewise of documents between separators."""
+    where = compiled.address(np.frombuffer(separator, np.uint8))
+    return {"kind": SEPARATED, "separator": where, "separator_size": len(separator)}
+
+
+def end_of(at: int, size: int, rules: TextRules, find: Callable[[int], int | None]) -> int | None:
+    """Where a range ends that begins there: with the file or stretch, which has so many bytes, or where find finds the end
+    of a record at or after a byte. None: there is none nearby."""
+    about = rules.range_bytes
+    return size if size - at <= with_rest(about, 0) else find(at + about)
+
+
+@lru_cache(maxsize=1)
+def _library() -> Any:
+    library = native._library()
+    compiled.declare(library, "ranges_work", c_int64, c_void_p)
+    compiled.declare(library, "ranges_mill", c_int64, c_void_p)
+    return library
