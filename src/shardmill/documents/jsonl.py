@@ -123,9 +123,17 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
     end = ranges.end_of(here.offset, size, rules, lambda at: _line_end(reader, at, rules.max_run_bytes))
     if end is None:
         return None
-    own, after = local.again(), Position(file=here.file, offset=end)
+    own, path = local.again(), _path(rules.field)
     by_line = dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
-    until = Until(own, end)
+
+    def given() -> tuple[dict[str, Any], object]:
+        held, names, ends = native.names_of(path)
+        return {"kind": ranges.LINES, "names": names, "name_ends": ends, "name_count": len(path)}, held
+
+    def rest(at: int, line: int) -> Iterator[LinesPart | ValuePart | Counted | RangePart]:
+        start = Position(file=here.file, offset=at, record=line)
+        return ranges.to_whole(read_parts(start, Until(own, end), base, by_line), lambda part: not part.after.begin)
+
     return RangePart(
         file=here.file,
         path=reader.path,
@@ -136,11 +144,11 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
         longest=rules.max_run_bytes,
         size=end - here.offset,
         record=here.record,
-        after=after,
-        kind=ranges.lines(_path(rules.field)),
-        rest=lambda at, line: read_parts(
-            Position(file=here.file, offset=at, record=here.record + line), until, base, by_line
-        ),
+        unit="line",
+        after=Position(file=here.file, offset=end),
+        done_until=end,
+        given=given,
+        rest=rest,
         place=lambda at: Location(path=reader.path, byte=at),
     )
 

@@ -5,17 +5,16 @@ to the caller, record by record: the rest of a range is Parts like any others.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from ctypes import Structure, byref, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from shardmill.documents import native
-from shardmill.documents.pieces import Position
+from shardmill.documents.pieces import IsVal, Pieces, Position
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import TextRules, with_rest
 from shardmill.io.reading import InputReader
@@ -24,7 +23,11 @@ from shardmill.tokens.layout import Tokens
 from shardmill.tokens.model import Ids, TokenCounts, Whole
 from shardmill.tokens.strings import Numbers, Strings
 
+T = TypeVar("T")
+
 LINES, SEPARATED, CHUNKS = range(3)
+"""What is in a range, as in native/ranges.h."""
+_UNUSUAL = 1
 # What is in a cache of the second level while all is done with it: what was read, its texts, ids and tokens.
 SLICE_BYTES = 256 << 10
 # A slice has room for records of so many bytes and more; of shorter ones there are fewer bytes in it.
@@ -35,18 +38,9 @@ _SLACK = 4 << 10
 _this_thread = threading.local()
 
 
-class Why(IntEnum):
-    """Why milling a range ended; as in native/ranges.h."""
-
-    ALL_DONE = 0
-    UNUSUAL = 1
-    NO_ROOM = 2
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangePart:
-    """Documents from byte or row `at` to `end` of a file, which were not read yet. They stay what they are in `kind`, which
-    has what C must know of them."""
+    """Documents from byte or row `at` to `end` of a local file, which were not read yet."""
 
     file: int
     path: str
@@ -60,15 +54,28 @@ class RangePart:
     """A longer record is unusual."""
     size: int
     """About how many bytes of text."""
-    record: int
-    """The number of its first record, which counts from wherever the Block begins."""
+    record: int = 0
+    """The number of its first record, where those are counted."""
+    unit: Literal["byte", "line", "row"]
+    """Where it begins and ends is a byte or a row; how many lines it has is known when it is milled."""
     after: Position
-    """Where the next Part starts; its record is not known before it is milled."""
-    kind: Mapping[str, Any]
+    """Where the next Part starts."""
+    done_until: int
+    """The byte of the file where it ends."""
+    given: Callable[[], tuple[dict[str, Any], object]]
+    """What C must know of it, and what holds that."""
     rest: Callable[[int, int], Iterator[Any]]
-    """The Parts from a byte and a record on, to the end; a few at a time."""
+    """The usual Parts from a byte or row and a record on, to where a document ends."""
     place: Callable[[int], Location]
     """The location of what begins at this byte or row."""
+
+    def pieces(self, _base: int, _rules: TextRules, _is_val: IsVal) -> Pieces:
+        raise AssertionError("C mills it; its rest has pieces")
+
+    def reached(self, after: Position) -> tuple[int, int]:
+        """Where a Part of the rest ends, and the number of the record there."""
+        at = after.record if self.unit == "row" else after.offset
+        return at, after.record if self.unit == "line" else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,10 +110,11 @@ class Side(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How far a range was milled, and why it ended there; records read, and those that are empty; train and val."""
+    """How far a range was milled, and whether what comes next is unusual; records read, and those that are empty; train and
+    val."""
 
     at: int
-    why: Why
+    unusual: bool
     records: int
     empty: int
     sides: tuple[Side, Side]
@@ -151,6 +159,7 @@ class _Range(Structure):
 
 def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
     """The tokens of the documents from there on, as far as they are usual; keep chooses the slice that is kept."""
+    of_kind, _held = part.given()
     whole, slice_room = recipe.whole, max(SLICE_BYTES, part.longest + _SLACK)
     rows = slice_room // _LEAST_RECORD
     given = _Range(
@@ -175,7 +184,7 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
         ends_room=max(rows, part.size // (2 * _LEAST_RECORD)),
         file=part.reader.file.descriptor,
         keep=keep % max(1, part.size // SLICE_BYTES),
-        **part.kind,
+        **of_kind,
     )
     given.most, given.seed = recipe.hashed or (0, 0)
     # All may be of one split; but as little of val is usual, it has room for what is surely needed.
@@ -195,7 +204,7 @@ def _milled(given: _Range, recipe: Recipe) -> Outcome:
     for side, start in zip(given.sides, starts):
         side.ends = compiled.address(made) + start
         side.tokens = side.ends + ends_bytes
-    why, sides = Why(library.ranges_mill(byref(given))), list[Side]()
+    unusual, sides = library.ranges_mill(byref(given)) == _UNUSUAL, list[Side]()
     for side, start in zip(given.sides, starts):
         ends, first = made[start : start + 8 * side.documents].view(np.int64), start + ends_bytes
         tokens = made[first : first + side.count * recipe.dtype.itemsize].view(recipe.dtype)
@@ -203,7 +212,7 @@ def _milled(given: _Range, recipe: Recipe) -> Outcome:
     kept = given.slices[1] if given.done > given.keep else None
     return Outcome(
         given.at,
-        why,
+        unusual,
         given.records,
         given.empty,
         (sides[0], sides[1]),
@@ -232,23 +241,19 @@ def _kept(kept: _Slice, work: buffers.Bytes, whole: Whole) -> Kept:
     return Kept(texts, column(kept.starts) + kept.at, (ids, counts))
 
 
-def lines(path: tuple[str, ...]) -> dict[str, Any]:
-    """What C must know of JSON lines: the names of the field."""
-    _, names, ends = native.names_of(path)
-    return {"kind": LINES, "names": names, "name_ends": ends, "name_count": len(path)}
-
-
-def separated(separator: bytes) -> dict[str, Any]:
-    """Likewise of documents between separators."""
-    where = compiled.address(np.frombuffer(separator, np.uint8))
-    return {"kind": SEPARATED, "separator": where, "separator_size": len(separator)}
-
-
 def end_of(at: int, size: int, rules: TextRules, find: Callable[[int], int | None]) -> int | None:
     """Where a range ends that begins there: with the file or stretch, which has so many bytes, or where find finds the end
     of a record at or after a byte. None: there is none nearby."""
     about = rules.range_bytes
     return size if size - at <= with_rest(about, 0) else find(at + about)
+
+
+def to_whole(parts: Iterator[T], is_whole: Callable[[T], bool]) -> Iterator[T]:
+    """Up to the first with which a document ends."""
+    for part in parts:
+        yield part
+        if is_whole(part):
+            return
 
 
 @lru_cache(maxsize=1)

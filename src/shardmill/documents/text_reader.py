@@ -8,10 +8,11 @@ but the content.
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from shardmill.documents import native, utf8
+from shardmill.documents import native, ranges, utf8
 from shardmill.documents.passages import (
     BEFORE_BYTES,
     character_boundary,
@@ -20,6 +21,7 @@ from shardmill.documents.passages import (
     first_border,
 )
 from shardmill.documents.pieces import Position
+from shardmill.documents.ranges import RangePart
 from shardmill.documents.records import Counted
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import (
@@ -31,12 +33,14 @@ from shardmill.documents.rules import (
 )
 from shardmill.documents.text import NO_KEYS, TextPart
 from shardmill.errors import InputError
-from shardmill.io.reading import Reader, Until, local_file
+from shardmill.io.reading import Reader, Until, local_file, local_reader
+from shardmill.system import compiled
 from shardmill.system.names import show
 from shardmill.tokens.cuts import CONTEXT_BYTES
 
 # So much running text is read at once from a local file.
 _WINDOW = 4 << 20
+_LONGEST_SEPARATOR = 1 << 10
 
 
 def read_parts(
@@ -47,7 +51,7 @@ def read_parts(
     *,
     is_value: bool = False,
     until: Position | None = None,
-) -> Iterator[TextPart | Counted]:
+) -> Iterator[TextPart | Counted | RangePart]:
     """The Parts of one file, or of one value, from start on, to its end or to an entry; it begins at byte `base` of the
     whole input."""
     head = b"" if is_value else reader.read(0, 4 << 10)
@@ -57,6 +61,9 @@ def read_parts(
         start = Position(file=start.file, offset=len(BOM), begin=len(BOM))
     read = _read_documents if rules.passage_bytes is None else _read_passages
     for part in read(start, reader, base, rules, until):
+        if isinstance(part, RangePart):  # which nobody has read yet
+            yield part
+            continue
         yield dataclasses.replace(part, boms=1) if bom else part
         bom = False
         reader.done_until(max(0, part.after.offset - behind(rules)))
@@ -110,7 +117,7 @@ def _cut_after(reader: Reader, offset: int, rules: TextRules) -> int | None:
 
 def _read_documents(
     start: Position, reader: Reader, base: int, rules: TextRules, until: Position | None
-) -> Iterator[TextPart | Counted]:
+) -> Iterator[TextPart | Counted | RangePart]:
     at, begin = start.offset, start.begin
     end = None if until is None else until.offset
     if end is not None and rules.separator is not None:
@@ -123,6 +130,10 @@ def _read_documents(
         _refuse_half_a_document(reader, begin, separator)
     reader.done_until(at)
     while at != end:
+        if rules.range_bytes and at == begin and (some := _range(reader, start.file, at, base, rules)) is not None:
+            yield some
+            at = begin = some.end
+            continue
         before = min(BEFORE_BYTES, at - begin)
         about = block_bytes(start.file, at, rules, reader.size)
         data, ended, forced, valid = _next_span(reader, at, before, rules, about, end)
@@ -156,6 +167,44 @@ def _read_documents(
         )
         yield part
         at, begin = part.after.offset, part.after.begin
+
+
+def _range(reader: Reader, file: int, at: int, base: int, rules: TextRules) -> RangePart | None:
+    """Documents that C reads, too; None: here it should not."""
+    local, size, separator = local_reader(reader), reader.size or 0, rules.separator
+    if local is None or separator is None or len(separator) > _LONGEST_SEPARATOR or at <= len(BOM) or at == size:
+        return None
+    end = ranges.end_of(at, size, rules, lambda about: _separated(reader, about, at, rules))
+    if end is None:
+        return None
+    own, bytes_of = local.again(), np.frombuffer(separator, np.uint8)
+    by_document = dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
+
+    def given() -> tuple[dict[str, Any], object]:
+        where = {"separator": compiled.address(bytes_of), "separator_size": len(separator)}
+        return {"kind": ranges.SEPARATED, **where}, bytes_of
+
+    def rest(at: int, _: int) -> Iterator[TextPart | Counted | RangePart]:
+        start = Position(file=file, offset=at, begin=at)
+        parts = _read_documents(start, Until(own, end), base, by_document, None)
+        return ranges.to_whole(parts, lambda part: part.after.begin == part.after.offset)
+
+    return RangePart(
+        file=file,
+        path=reader.path,
+        reader=own,
+        at=at,
+        end=end,
+        base=base,
+        longest=rules.max_run_bytes,
+        size=end - at,
+        unit="byte",
+        after=Position(file=file, offset=end, begin=end),
+        done_until=end,
+        given=given,
+        rest=rest,
+        place=lambda at: Location(path=reader.path, byte=at),
+    )
 
 
 def _refuse_half_a_document(reader: Reader, begin: int, separator: bytes) -> None:

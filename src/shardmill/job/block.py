@@ -6,18 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
-from shardmill.documents import ranges
 from shardmill.documents.pieces import AS_BEFORE, NOT_WRITTEN, Pieces, Position
-from shardmill.documents.ranges import Outcome, RangePart, Recipe, Why
 from shardmill.documents.rejects import Reject, Shift
 from shardmill.documents.text import SmallFiles
 from shardmill.errors import ShardmillError
 from shardmill.io.compression import UNCOUNTED
 from shardmill.job.job import Job
 from shardmill.job.plan import Block
-from shardmill.job.sources import refuse_changed_reader
 from shardmill.job.split import Splitter
 from shardmill.record.manifest import Counts
 from shardmill.tokens.encoder import Encoder
@@ -25,7 +21,6 @@ from shardmill.tokens.layout import Laid, Layout, Tokens, lay_out, sums
 from shardmill.tokens.strings import Flags, Numbers
 
 Places = npt.NDArray[np.uint64]
-_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,79 +96,6 @@ def _moved(places: Places, by: Shift) -> Places:
     numbers = places[:, 1].astype(np.int64)
     numbers += np.where(numbers >= UNCOUNTED, by.text, by.lines)
     return np.column_stack((places[:, 0], numbers.astype(np.uint64)))
-
-
-def recipe_of(job: Job, splitter: Splitter) -> Recipe | None:
-    """How C mills ranges of documents; None: there is more to do than it can."""
-    rules, ours = job.rules, job.engines.ours
-    if ours is None or rules.limited or rules.selects or job.writes.needs_places or splitter.keys:
-        return None
-    return Recipe(
-        hashed=rules.hashed,
-        limit=splitter.limit,
-        above=splitter.mode == "tail",
-        whole=ours.whole,
-        dtype=job.writes.dtype,
-        eot=job.eot_id,
-        before=job.eot_side == "before",
-    )
-
-
-def mill_range(job: Job, splitter: Splitter, encoder: Encoder, block: Block, recipe: Recipe) -> Milled:
-    """A Block that is a range: by C what is usual, and the rest by mill_block, a few records at a time."""
-    (part,) = block.parts
-    assert isinstance(part, RangePart)
-    at, record, parts = part.at, part.record, list[Milled]()
-    while True:
-        keep = xxhash.xxh3_64_intdigest(at.to_bytes(8, "little"), seed=block.index & _MASK)
-        found = ranges.mill(part, at, recipe, keep)
-        record += found.records
-        parts.append(_milled_by_c(job, block, part, found))
-        at = found.at
-        if found.why == Why.ALL_DONE:
-            break
-        if found.why == Why.UNUSUAL:
-            for some in part.rest(at, record - part.record):
-                parts.append(
-                    mill_block(job, splitter, encoder, dataclasses.replace(block, parts=(some,), input_bytes=0))
-                )
-                at, record = some.after.offset, some.after.record
-                if not some.after.begin:
-                    break
-    part.reader.done_until(part.end)
-    refuse_changed_reader(job.files[part.file], part.reader)
-    part.reader.close()
-    after = block.after if block.after.file > part.file else dataclasses.replace(block.after, record=record)
-    return _joined(block, parts, after)
-
-
-def _milled_by_c(job: Job, block: Block, part: RangePart, found: Outcome) -> Milled:
-    checked = 0
-    if (kept := found.kept) is not None:
-        where = lambda number: str(part.place(int(kept.starts[number])))  # noqa: E731
-        begins = np.ones(len(kept.texts), np.bool_)
-        checked = job.checker.check(block.index, kept.texts, begins, kept.encoded, where, found.seconds)
-    runs = [
-        Run(val=val, tokens=side.tokens, ends=side.ends, places=None, text_bytes=side.text_bytes)
-        for val, side in zip((False, True), found.sides)
-        if len(side.ends)
-    ]
-    val = len(found.sides[1].ends)
-    counts = Counts(input_bytes=0, documents=found.records, documents_val=val, documents_empty=found.empty)
-    return Milled(index=block.index, runs=runs, counts=counts, checked_bytes=checked, after=block.after)
-
-
-def _joined(block: Block, parts: list[Milled], after: Position) -> Milled:
-    counts = sum((each.counts for each in parts), Counts(input_bytes=block.input_bytes))
-    return Milled(
-        index=block.index,
-        runs=[run for each in parts for run in each.runs],
-        counts=counts,
-        checked_bytes=sum(each.checked_bytes for each in parts),
-        after=after,
-        rejects=tuple(reject for each in parts for reject in each.rejects),
-        has_text=next((each.has_text for each in reversed(parts) if each.has_text is not None), None),
-    )
 
 
 def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> Milled:

@@ -237,7 +237,7 @@ def _all_parts(
                     here, done, entered = entry, entry.spent, True
                 end = None if is_small else _end(source, base, stretch, file.size or 0)
                 for part in source.parts(here, base, end):
-                    inside |= isinstance(part, RangePart)
+                    inside |= isinstance(part, RangePart) and part.unit == "line"
                     spent, after = source.resumable(part.after, done)
                     yield _Read(part, spent - done, here, after, inside)
                     done, here = spent, after

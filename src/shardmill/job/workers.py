@@ -21,9 +21,10 @@ from shardmill.documents.rules import TextRules
 from shardmill.errors import InputError, ShardmillError
 from shardmill.job import plan
 from shardmill.job.ahead import Ahead, Stored
-from shardmill.job.block import Milled, mill_block, mill_range, recipe_of
+from shardmill.job.block import Milled, mill_block
 from shardmill.job.job import Job
 from shardmill.job.plan import Block, Stretch
+from shardmill.job.ranges import mill_range, recipe_of
 from shardmill.job.split import Splitter
 from shardmill.system import buffers, machine
 from shardmill.tokens.encoder import Encoder

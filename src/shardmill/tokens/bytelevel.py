@@ -67,8 +67,8 @@ class ByteLevel:
     @property
     def whole(self) -> Whole:
         check = check_of_form() if self._nfc else None
-        finders = [each.pointer if each else None for each in (self._raw, self._normalized)]
-        made = self._native.whole(*finders, check and check.pointer)
+        raw, normalized = (each.pointer if each else None for each in (self._raw, self._normalized))
+        made = self._native.whole(raw, normalized, None if check is None else check.pointer)
         return replace(made, owner=(self, made.owner, check))
 
     @property

@@ -1,6 +1,7 @@
 """Column chunks of a Parquet file → their rows, many pages at a time: those that are as usual, and small enough to hold."""
 
 from collections.abc import Sequence
+from ctypes import addressof
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from shardmill.documents.rules import TextRules
 from shardmill.io import zstd
 from shardmill.io.reading import local_file
 from shardmill.system import buffers, compiled
+from shardmill.tokens.strings import Numbers
 
 LENGTH_BYTES = 4
 """Of a value in encoding PLAIN, before its text."""
@@ -22,6 +24,53 @@ _MOST_WORDS = 32 << 10
 _TIMES = 3.0
 # Of a chunk, so much is read at once.
 _AHEAD_BYTES = 4 << 20
+# For a range there is room for so much of pages that are decompressed at once, and for a dictionary. A page has 1 MiB, or
+# what 1,024 rows have: so often do writers look how large it is.
+_PAGES_BYTES, _DICTIONARY_BYTES = 8 << 20, 8 << 20
+
+
+def in_c(chunk: Chunk) -> int | None:
+    """What decompresses it in C: a function, or 0 if there is nothing to decompress; None: C cannot."""
+    if chunk.codec == "UNCOMPRESSED":
+        return 0
+    return zstd.function("ZSTD_decompress") if chunk.codec == "ZSTD" else None
+
+
+class ForRange:
+    """Consecutive chunks that are alike, for C to read and decompress without anyone else."""
+
+    def __init__(self, chunks: Sequence[Chunk], descriptor: int, largest: int) -> None:
+        length, size = max(chunk.length for chunk in chunks), max(chunk.size for chunk in chunks)
+        data, pages, words = min(_AHEAD_BYTES, length), min(_PAGES_BYTES, size), min(_DICTIONARY_BYTES, size)
+        self._room, self._ends = buffers.take(data + pages + words, times=_TIMES), np.empty(_MOST_WORDS, np.uint32)
+        self._places, self._found = _places(chunks), (FoundPage * _MOST_PAGES)()
+        at = compiled.address(self._room)
+        self._given = Chunks(
+            file=descriptor,
+            chunks=compiled.address(self._places),
+            chunk_count=len(chunks),
+            chunk=-1,
+            data=at,
+            data_room=data,
+            top=chunks[0].max_level,
+            decompress=in_c(chunks[0]) or None,
+            ends=compiled.address(self._ends),
+            words_room=_MOST_WORDS,
+            largest=min(largest, MOST_HELD),
+            pages=self._found,
+            pages_room=_MOST_PAGES,
+            out=at + data,
+            out_room=pages,
+        )
+        self.given = {
+            "chunks": addressof(self._given),
+            "dictionary": at + data + pages,
+            "dictionary_room": words,
+        }
+
+
+def _places(chunks: Sequence[Chunk]) -> Numbers:
+    return np.array([(chunk.start, chunk.end, chunk.values) for chunk in chunks], np.int64)
 
 
 class Pages:
@@ -41,9 +90,8 @@ class Pages:
         length = min(_AHEAD_BYTES, max(chunk.length for chunk in chunks))
         if file is not None and length > len(self._data):
             self._data = buffers.take(length, times=_TIMES)
-        in_c = zstd.function("ZSTD_decompress") if first.codec == "ZSTD" else None
-        self._in_c = in_c is not None or first.codec == "UNCOMPRESSED"
-        self._places = np.array([(chunk.start, chunk.end, chunk.values) for chunk in chunks], np.int64)
+        decompress = in_c(first)
+        self._in_c, self._places = decompress is not None, _places(chunks)
         self._given = Chunks(
             file=-1 if file is None else file[0],
             chunks=compiled.address(self._places),
@@ -52,7 +100,7 @@ class Pages:
             data=compiled.address(self._data),
             data_room=len(self._data),
             top=first.max_level,
-            decompress=in_c,
+            decompress=decompress or None,
             ends=compiled.address(self._ends),
             words_room=_MOST_WORDS,
             largest=self._largest,

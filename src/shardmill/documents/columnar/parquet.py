@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,19 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from shardmill.documents import ranges
 from shardmill.documents.columnar.arrow import ReaderFile
+from shardmill.documents.columnar.chunks import ForRange, in_c
 from shardmill.documents.columnar.columns import Rows, RowsPart, choose_column, parts_of
 from shardmill.documents.columnar.filtered import Column, Kept, columns_of, inside, lenient, scalars, texts
 from shardmill.documents.columnar.pages import BY_DICTIONARY, DICTIONARY, MOST_HELD, Chunk
-from shardmill.documents.columnar.values import Found, values_of
+from shardmill.documents.columnar.values import Found, alike, values_of
 from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
+from shardmill.documents.ranges import RangePart
 from shardmill.documents.records import Counted
 from shardmill.documents.rejects import Location
-from shardmill.documents.rules import LEAST_HELD, MAX_RECORDS, TextRules
+from shardmill.documents.rules import LEAST_HELD, MAX_RECORDS, TextRules, is_first
 from shardmill.documents.where import Value, Where
 from shardmill.errors import ContentError, InputError
-from shardmill.io.reading import Reader
+from shardmill.io.reading import InputReader, Reader, local_reader
 from shardmill.system.names import show
 from shardmill.tokens.strings import Flags
 
@@ -36,6 +40,8 @@ _LEAST_FOOTER = 4 << 20
 _BUFFER = 256 << 10
 # So many row groups are read together at most: after one that is damaged, reading begins again.
 _MOST_GROUPS = 64
+# A row group of so many bytes may be a range, however small those are otherwise.
+_RANGE_BYTES = 4 << 20
 _MAGIC = b"PAR1"
 _ARROW_SCHEMA = b"ARROW:schema"
 _FAILURES = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, EOFError)
@@ -94,7 +100,7 @@ _of_footers: WeakValueDictionary[tuple[str, bytes], _File] = WeakValueDictionary
 
 def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules, until: int | None = None
-) -> Iterator[RowsPart | ValuePart | Counted]:
+) -> Iterator[RowsPart | ValuePart | Counted | RangePart]:
     """All rows of one file in order, from start on, to its end or to the row group that begins at row `until`."""
     file = _open(reader, rules.max_held)
     column = file.column(rules.field, reader.path)
@@ -103,12 +109,79 @@ def read_parts(
     found, parts = Found(start, rules), partial(parts_of, of=of, start=start, rules=rules)
     group = int(np.searchsorted(file.ends, start.record, side="right"))
     last = len(file.ends) if until is None else int(np.searchsorted(file.ends, until, side="left")) + 1
+    local = None if filtered_by or group == last else _for_c(file, reader, column, group, rules)
     while group < last:
+        if local is not None:
+            for chunks in _for_ranges(file, reader, column, range(group, last), start, rules):
+                yield from parts(found.rest())
+                yield _range(of, local, chunks, file.rows(group).start, rules)
+                group += len(chunks)
+            if group == last:
+                break
         kept = partial(_kept, file, reader, group, filtered_by, rules) if filtered_by else None
-        rows = [file.rows(number) for number in range(group, min(last, group + (_MOST_GROUPS if kept is None else 1)))]
+        many = 1 if filtered_by or local is not None else _MOST_GROUPS
+        rows = [file.rows(number) for number in range(group, min(last, group + many))]
         chunk_of = partial(file.chunk, reader, column, group)
         group += yield from _groups(found, chunk_of, rows, kept, group, of, parts)
     yield from parts(found.rest())
+
+
+def _for_c(file: _File, reader: Reader, column: int, group: int, rules: TextRules) -> InputReader | None:
+    """The local file, if C can read its text by itself."""
+    if not rules.range_bytes or rules.hashed is None:
+        return None
+    with contextlib.suppress(*_FAILURES):  # told when it is read
+        return local_reader(reader) if in_c(file.chunk(reader, column, group)) is not None else None
+    return None
+
+
+def _for_ranges(
+    file: _File, reader: Reader, column: int, groups: range, start: Position, rules: TextRules
+) -> list[list[Chunk]]:
+    """The chunks of these row groups from the first on that C can read by itself, in lists of about the same size."""
+    rows = [file.rows(number) for number in groups]
+    if rows[0].start < start.record or is_first(start.file, rows[0].start):
+        return []
+    chunks = list[Chunk]()
+    with contextlib.suppress(*_FAILURES):  # told when it is read
+        chunks = alike(partial(file.chunk, reader, column, groups.start), rows)
+    most = max(_RANGE_BYTES, 2 * rules.range_bytes)
+    usual = [*itertools.takewhile(lambda chunk: chunk.size <= most, chunks)]
+    ends = np.cumsum([chunk.size for chunk in usual])
+    if not len(ends):
+        return []
+    many = max(1, round(int(ends[-1]) / rules.range_bytes))
+    borders = np.searchsorted(ends, ends[-1] * np.arange(1, many) / many) + 1
+    return [
+        usual[first:after] for first, after in itertools.pairwise([0, *borders.tolist(), len(usual)]) if first < after
+    ]
+
+
+def _range(of: Rows, local: InputReader, chunks: list[Chunk], first: int, rules: TextRules) -> RangePart:
+    """Chunks of rows from the first on, which C reads, too."""
+    own, end = local.again(), first + sum(chunk.values for chunk in chunks)
+    by_row = dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
+
+    def given() -> tuple[dict[str, Any], object]:
+        made = ForRange(chunks, own.file.descriptor, rules.max_held)
+        return {"kind": ranges.CHUNKS, **made.given}, made
+
+    return RangePart(
+        file=of.file,
+        path=of.path,
+        reader=own,
+        at=first,
+        end=end,
+        base=of.base,
+        longest=rules.max_run_bytes,
+        size=sum(chunk.size for chunk in chunks),
+        unit="row",
+        after=of.position(end),
+        done_until=chunks[-1].end,
+        given=given,
+        rest=lambda row, _: read_parts(of.position(row), own, of.base, by_row, end),
+        place=lambda row: Location(path=of.path, row=row),
+    )
 
 
 def entry(reader: Reader, file: int, offset: int, rules: TextRules) -> Position | None:

@@ -77,7 +77,7 @@ class Found:
                 if self.next_row != rows[self.group].start:
                     yield from self.rest()
                     self._row = rows[self.group].start
-                chunks = self._alike(chunk_of, rows) if self.start.record <= self._row else []
+                chunks = alike(chunk_of, rows, self.group) if self.start.record <= self._row else []
                 if chunks:
                     odd = yield from self._many(chunks)
                     if not odd:
@@ -88,21 +88,6 @@ class Found:
         except Exception:
             yield from self.rest()
             raise
-
-    def _alike(self, chunk_of: Callable[[int], Chunk], rows: Sequence[range]) -> list[Chunk]:
-        """The next chunks, as far as they can be read together."""
-        chunks: list[Chunk] = []
-        for group in range(self.group, len(rows)):
-            try:
-                chunk = chunk_of(group)
-            except (ValueError, LookupError, OSError):
-                if not chunks:
-                    raise
-                break  # told when those before it are read
-            if chunk.values != len(rows[group]) or (chunks and not chunk.is_like(chunks[0])):
-                break
-            chunks.append(chunk)
-        return chunks
 
     def _many(self, chunks: list[Chunk]) -> Generator[tuple[int, Values], None, bool]:
         """Rows of chunks; returns whether it stopped at one that is odd."""
@@ -173,6 +158,22 @@ class Found:
             values = ShortValues(*self._window.take(self._owners, self._held))
             self._row, self._owners, self._held = self._row + count, [], 0
             yield self._row - count, values
+
+
+def alike(chunk_of: Callable[[int], Chunk], rows: Sequence[range], first: int = 0) -> list[Chunk]:
+    """The chunks from the first on, as far as they can be read together."""
+    chunks: list[Chunk] = []
+    for group in range(first, len(rows)):
+        try:
+            chunk = chunk_of(group)
+        except (ValueError, LookupError, OSError):
+            if not chunks:
+                raise
+            break  # told when those before it are read
+        if chunk.values != len(rows[group]) or (chunks and not chunk.is_like(chunks[0])):
+            break
+        chunks.append(chunk)
+    return chunks
 
 
 class _Piece(NamedTuple):

@@ -92,7 +92,7 @@ static int keep_dictionary(Range *r)
 {
     Chunks *c = r->chunks;
     int64_t size = c->count > 0 ? c->ends[c->count - 1] : 0;
-    if (c->count < 0 || c->words < c->out || c->words >= c->out + c->out_room)
+    if (!c->rows || c->count < 0 || c->words < c->out || c->words >= c->out + c->out_room)
         return 1;
     if (size > r->dictionary_room)
         return 0;
@@ -113,9 +113,11 @@ static int64_t next_rows(Range *r, Slice *s)
         c->used = 0;
         chunks_take(c, &w);
     }
-    for (int64_t i = 0; i < w.count; i++)
+    for (int64_t i = 0; i < w.count; i++) {
+        s->starts[i] = i;
         if (s->odd[i] || !is_utf8(s->texts[i], s->texts[i] + s->sizes[i]))
             return UNUSUAL;
+    }
     s->records = s->used = w.count;
     return w.count && w.count <= r->end - r->at ? ALL_DONE : UNUSUAL;
 }

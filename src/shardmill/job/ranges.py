@@ -1,0 +1,88 @@
+"""A Block that is a range of documents → its tokens: by C what is usual, and by mill_block what is not."""
+
+import dataclasses
+
+import numpy as np
+import xxhash
+
+from shardmill.documents import ranges
+from shardmill.documents.pieces import Position
+from shardmill.documents.ranges import Outcome, RangePart, Recipe
+from shardmill.job.block import Milled, Run, mill_block
+from shardmill.job.job import Job
+from shardmill.job.plan import Block
+from shardmill.job.sources import refuse_changed_reader
+from shardmill.job.split import Splitter
+from shardmill.record.manifest import Counts
+from shardmill.tokens.encoder import Encoder
+
+
+def recipe_of(job: Job, splitter: Splitter) -> Recipe | None:
+    """How C mills ranges; None: there is more to do with documents than it can."""
+    rules, ours = job.rules, job.engines.ours
+    if ours is None or rules.limited or rules.selects or job.writes.needs_places or splitter.keys:
+        return None
+    return Recipe(
+        hashed=rules.hashed,
+        limit=splitter.limit,
+        above=splitter.mode == "tail",
+        whole=ours.whole,
+        dtype=job.writes.dtype,
+        eot=job.eot_id,
+        before=job.eot_side == "before",
+    )
+
+
+def mill_range(job: Job, splitter: Splitter, encoder: Encoder, block: Block, recipe: Recipe) -> Milled:
+    """A range is one Block. Records that are unusual are milled as any others, a few at a time."""
+    (part,) = block.parts
+    assert isinstance(part, RangePart)
+    at, record, parts = part.at, part.record, list[Milled]()
+    with part.reader:
+        while at < part.end:
+            found = ranges.mill(part, at, recipe, _hash(block.index, at))
+            parts.append(_by_c(job, block, part, found))
+            at, record = found.at, record + found.records
+            for some in part.rest(at, record) if found.unusual else ():
+                parts.append(
+                    mill_block(job, splitter, encoder, dataclasses.replace(block, parts=(some,), input_bytes=0))
+                )
+                at, record = part.reached(some.after)
+        part.reader.done_until(part.done_until)
+        refuse_changed_reader(job.files[part.file], part.reader)
+    after = block.after
+    if part.unit == "line" and after.file == part.file:
+        after = dataclasses.replace(after, record=record)
+    return _joined(block, parts, after)
+
+
+def _hash(index: int, at: int) -> int:
+    return xxhash.xxh3_64_intdigest(at.to_bytes(8, "little"), seed=index)
+
+
+def _by_c(job: Job, block: Block, part: RangePart, found: Outcome) -> Milled:
+    checked = 0
+    if (kept := found.kept) is not None:
+        where = lambda number: str(part.place(int(kept.starts[number])))  # noqa: E731
+        begins = np.ones(len(kept.texts), np.bool_)
+        checked = job.checker.check(block.index, kept.texts, begins, kept.encoded, where, found.seconds)
+    runs = [
+        Run(val=val, tokens=side.tokens, ends=side.ends, places=None, text_bytes=side.text_bytes)
+        for val, side in zip((False, True), found.sides)
+        if len(side.ends)
+    ]
+    in_val = len(found.sides[1].ends)
+    counts = Counts(documents=found.records, documents_val=in_val, documents_empty=found.empty)
+    return Milled(index=block.index, runs=runs, counts=counts, checked_bytes=checked, after=block.after)
+
+
+def _joined(block: Block, parts: list[Milled], after: Position) -> Milled:
+    return Milled(
+        index=block.index,
+        runs=[run for each in parts for run in each.runs],
+        counts=sum((each.counts for each in parts), Counts(input_bytes=block.input_bytes)),
+        checked_bytes=sum(each.checked_bytes for each in parts),
+        after=after,
+        rejects=tuple(reject for each in parts for reject in each.rejects),
+        has_text=next((each.has_text for each in reversed(parts) if each.has_text is not None), None),
+    )
