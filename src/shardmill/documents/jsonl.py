@@ -142,6 +142,7 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
         end=end,
         base=base,
         longest=rules.max_run_bytes,
+        hashed=rules.hashed,
         size=end - here.offset,
         record=here.record,
         unit="line",

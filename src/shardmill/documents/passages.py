@@ -72,7 +72,7 @@ def _not_too_far_apart(
 
 def first_border(reader: Reader, base: int, at: int, rules: TextRules) -> int | None:
     """The first border at or after this byte; None: none nearby."""
-    for limit in growing(4 * _reach(rules), rules.max_run_bytes):
+    for limit in growing(4 * reach_of(rules), rules.max_run_bytes):
         data, low, at_end, _ = _around(reader, at, limit, rules)
         borders, _ = _borders(data, low, base, (at - low, at - low + limit), rules, at_end=at_end)
         if len(borders) or at_end:
@@ -82,10 +82,10 @@ def first_border(reader: Reader, base: int, at: int, rules: TextRules) -> int | 
 
 def context_bytes(rules: TextRules) -> int:
     """How much of the text before a byte tells where passages begin after it."""
-    return native.CONTEXT * _reach(rules) + CONTEXT_BYTES
+    return native.CONTEXT * reach_of(rules) + CONTEXT_BYTES
 
 
-def _reach(rules: TextRules) -> int:
+def reach_of(rules: TextRules) -> int:
     """No two borders are nearer; passages are twice as long on average."""
     assert rules.passage_bytes is not None
     return max(native.LEAST_REACH, rules.passage_bytes // 2)
@@ -106,7 +106,7 @@ def _borders(
 ) -> tuple[Numbers, Flags]:
     """All borders in a span of data, which begins at byte `low` of the file, at exact cuts where there are any; and
     which of them are cut by force."""
-    asked, reach = span, _reach(rules)
+    asked, reach = span, reach_of(rules)
     # A border is moved to the next cut.
     span = max(0, span[0] - reach // 2), span[1]
     text = np.frombuffer(data, np.uint8)
@@ -129,7 +129,7 @@ def _border_of_split(data: memoryview, at: int, rules: TextRules, *, at_end: boo
         return []
     if rules.exact_border:
         return [(at, True)]
-    limit = 4 * _reach(rules)
+    limit = 4 * reach_of(rules)
     cut = rules.cuts.at_or_after(bytes(data), max(at, BEFORE_BYTES), limit, at_end=at_end)
     if cut is not None:
         return [(cut, False)]

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from shardmill.documents import native
 from shardmill.documents.pieces import IsVal, Pieces, Position
@@ -19,13 +20,13 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import TextRules, with_rest
 from shardmill.io.reading import InputReader
 from shardmill.system import buffers, compiled
-from shardmill.tokens.layout import Tokens
+from shardmill.tokens.layout import Tokens, Turn
 from shardmill.tokens.model import Ids, TokenCounts, Whole
 from shardmill.tokens.strings import Numbers, Strings
 
 T = TypeVar("T")
 
-LINES, SEPARATED, CHUNKS = range(3)
+LINES, SEPARATED, CHUNKS, PASSAGES = range(4)
 """What is in a range, as in native/ranges.h."""
 _UNUSUAL = 1
 # What is in a cache of the second level while all is done with it: what was read, its texts, ids and tokens.
@@ -52,12 +53,16 @@ class RangePart:
     """The byte of the whole input where the file begins."""
     longest: int
     """A longer record is unusual."""
+    hashed: tuple[int, int] | None
+    """How many of the first bytes of a document or passage make its key, and the seed; None: where it begins."""
     size: int
     """About how many bytes of text."""
     record: int = 0
     """The number of its first record, where those are counted."""
     unit: Literal["byte", "line", "row"]
     """Where it begins and ends is a byte or a row; how many lines it has is known when it is milled."""
+    passages: bool = False
+    """It is in the middle of a document, and made of whole passages."""
     after: Position
     """Where the next Part starts."""
     done_until: int
@@ -82,12 +87,13 @@ class RangePart:
 class Recipe:
     """What becomes of documents: their split, their ids, and their tokens."""
 
-    hashed: tuple[int, int] | None
-    """How many of the first bytes make a key, and the seed; None: where it begins."""
+    keys: "npt.NDArray[np.uint64]"
+    """If there are any, in order, val is what has one of them."""
     limit: int
     above: bool
     """Val has keys from the limit on, not below it."""
     whole: Whole
+    turn: Turn | None
     dtype: "np.dtype[Any]"
     eot: int | None
     before: bool
@@ -110,13 +116,15 @@ class Side(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How far a range was milled, and whether what comes next is unusual; records read, and those that are empty; train and
-    val."""
+    """How far a range was milled, and whether what comes next is unusual; records or passages, those that are empty, those in
+    val, and whether the last is; train and val."""
 
     at: int
     unusual: bool
     records: int
     empty: int
+    in_val: int
+    last_in_val: bool
     sides: tuple[Side, Side]
     kept: Kept | None
     seconds: float
@@ -145,14 +153,17 @@ class _Range(Structure):
         *(("names", c_void_p), ("name_ends", c_void_p), ("name_count", c_int64)),
         *(("separator", c_void_p), ("separator_size", c_int64)),
         *(("chunks", c_void_p), ("dictionary", c_void_p), ("dictionary_room", c_int64)),
+        *((name, c_int64) for name in ("reach", "context", "file_size", "window_bytes")),
+        *(("val_keys", c_void_p), ("val_key_count", c_int64)),
         *((name, c_int64) for name in ("most", "base", "above", "no_limit")),
         *(("seed", c_uint64), ("limit", c_uint64)),
-        *(("encode", c_void_p), ("engine", c_void_p)),
+        *((name, c_void_p) for name in ("encode", "engine", "take_turn", "give_turn", "turn")),
         *((name, c_int64) for name in ("id_bytes", "ids_per_byte", "ids_per_text", "token_bytes", "eot", "before")),
         ("ends_room", c_int64),
         ("sides", _Side * 2),
         ("work", c_void_p),
-        *((name, c_int64) for name in ("keep", "done", "records", "empty", "nanoseconds")),
+        *((name, c_int64) for name in ("keep", "done", "records", "empty", "in_val", "last_in_val", "nanoseconds")),
+        *((name, c_void_p) for name in ("window", "borders", "visible")),
         ("slices", _Slice * 2),
     ]
 
@@ -173,8 +184,11 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
         above=recipe.above,
         no_limit=recipe.limit >= 1 << 64,
         limit=min(recipe.limit, (1 << 64) - 1),
+        val_keys=compiled.address(recipe.keys),
+        val_key_count=len(recipe.keys),
         encode=whole.function,
         engine=whole.engine,
+        **({} if recipe.turn is None else recipe.turn.for_c),
         id_bytes=whole.dtype.itemsize,
         ids_per_byte=whole.ids_per_byte,
         ids_per_text=whole.ids_per_text,
@@ -186,10 +200,10 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
         keep=keep % max(1, part.size // SLICE_BYTES),
         **of_kind,
     )
-    given.most, given.seed = recipe.hashed or (0, 0)
+    given.most, given.seed = part.hashed or (0, 0)
     # All may be of one split; but as little of val is usual, it has room for what is surely needed.
     for side, size in zip(given.sides, (max(part.size, slice_room), slice_room)):
-        side.room = size * whole.ids_per_byte + given.ends_room * (whole.ids_per_text + 1)
+        side.room = size * whole.ids_per_byte + given.ends_room * (whole.ids_per_text + 1) + _SLACK
     return _milled(given, recipe)
 
 
@@ -215,6 +229,8 @@ def _milled(given: _Range, recipe: Recipe) -> Outcome:
         unusual,
         given.records,
         given.empty,
+        given.in_val,
+        bool(given.last_in_val),
         (sides[0], sides[1]),
         _kept(kept, work, recipe.whole) if kept is not None and kept.count else None,
         given.nanoseconds / 1e9,

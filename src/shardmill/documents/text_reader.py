@@ -19,6 +19,7 @@ from shardmill.documents.passages import (
     context_bytes,
     find_passages,
     first_border,
+    reach_of,
 )
 from shardmill.documents.pieces import Position
 from shardmill.documents.ranges import RangePart
@@ -27,6 +28,7 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import (
     BOM,
     DOCUMENT_HEAD,
+    PASSAGE_HEAD,
     TextRules,
     block_bytes,
     growing,
@@ -197,6 +199,7 @@ def _range(reader: Reader, file: int, at: int, base: int, rules: TextRules) -> R
         end=end,
         base=base,
         longest=rules.max_run_bytes,
+        hashed=rules.hashed,
         size=end - at,
         unit="byte",
         after=Position(file=file, offset=end, begin=end),
@@ -285,9 +288,13 @@ def _some(data: memoryview, start: int, stop: int) -> memoryview:
 
 def _read_passages(
     start: Position, reader: Reader, base: int, rules: TextRules, until: Position | None
-) -> Iterator[TextPart]:
+) -> Iterator[TextPart | RangePart]:
     at, last = start.offset, False
     while not last and (until is None or at < until.offset):
+        if rules.range_bytes and (some := _range_of_passages(reader, start, at, base, rules, until)) is not None:
+            yield some
+            at = some.end
+            continue
         size = block_bytes(start.file, at, rules, reader.size if until is None else until.offset)
         # What tells the borders at both ends is read twice, so several Parts are read at once.
         about = max(size, _WINDOW) if size >= _WINDOW // 4 and local_file(reader, at, 1) is not None else size
@@ -313,6 +320,54 @@ def _read_passages(
             )
             first = stop
         at += len(data)
+
+
+def _range_of_passages(
+    reader: Reader, start: Position, at: int, base: int, rules: TextRules, until: Position | None
+) -> RangePart | None:
+    """Passages in the middle of a text that C reads, too; None: here it should not."""
+    local, seed = local_reader(reader), rules.seed
+    exact = rules.cuts.family not in ("unknown", "sentencepiece") and rules.border is None and rules.on_error != "skip"
+    if local is None or seed is None or not exact or at == start.begin:
+        return None
+    if until is not None:
+        end = ranges.end_of(at, until.offset, rules, lambda about: first_border(reader, base, about, rules))
+    elif (reader.size or 0) - at > rules.range_bytes:
+        end = first_border(reader, base, at + rules.range_bytes, rules)
+    else:
+        end = None
+    if end is None:
+        return None
+    own, reach = local.again(), reach_of(rules)
+    small = dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
+
+    def given() -> tuple[dict[str, Any], object]:
+        window = {"window_bytes": _WINDOW, "file_size": own.size, "reach": reach, "context": context_bytes(rules)}
+        return {"kind": ranges.PASSAGES, **window}, None
+
+    def rest(at: int, _: int) -> Iterator[TextPart | RangePart]:
+        here = Position(file=start.file, offset=at, begin=start.begin)
+        there = Position(file=start.file, offset=end, begin=start.begin)
+        return ranges.to_whole(_read_passages(here, own, base, small, there), lambda _: True)
+
+    return RangePart(
+        file=start.file,
+        path=reader.path,
+        reader=own,
+        at=at,
+        end=end,
+        base=base,
+        longest=rules.max_run_bytes,
+        hashed=(PASSAGE_HEAD, seed & (1 << 64) - 1),
+        size=end - at,
+        unit="byte",
+        passages=True,
+        after=Position(file=start.file, offset=end, begin=start.begin),
+        done_until=end - context_bytes(rules),
+        given=given,
+        rest=rest,
+        place=lambda at: Location(path=reader.path, byte=at),
+    )
 
 
 def _documents_end(data: native.Bytes, separator: bytes, most: int) -> tuple[int, int]:

@@ -18,9 +18,6 @@ from shardmill.system.machine import MIB
 # bytes each, at worst one for each byte. And 3 for what waits for its turn to be written.
 _PER_BLOCK_BYTE = 14 + 3
 _AHEAD_FACTOR = 3
-# A range, which C mills a slice at a time, takes less than half of that for each byte: tokens, and what waits.
-_RANGE_BLOCKS = 2
-_LARGE_BLOCK = 4 * MIB
 # Two workers that take turns decompressing one file need this much, however small the Blocks.
 _LEAST_AHEAD, _MOST_AHEAD = 12 * MIB, 256 * MIB
 # For each byte of a run without a cut, besides; the native engine takes 17 of them.
@@ -67,8 +64,6 @@ class Budget:
     """How many threads encode one Block."""
     block_bytes: int
     """How much text is taken at a time."""
-    range_bytes: int
-    """How much of documents C mills in one call."""
     readers: int
     """How many stretches of the input may be read at once."""
     ahead: int
@@ -130,7 +125,6 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
                     encoders=encoders,
                     team=team,
                     block_bytes=block,
-                    range_bytes=_RANGE_BLOCKS * block if block >= _LARGE_BLOCK else block,
                     readers=_readers(count, block, max_memory, given),
                     ahead=min(_MOST_AHEAD, _ahead(takers, max(block, footprint.max_run))),
                     is_all=(count, block, given) == (workers, block_bytes, footprint),

@@ -15,22 +15,32 @@ from shardmill.job.sources import refuse_changed_reader
 from shardmill.job.split import Splitter
 from shardmill.record.manifest import Counts
 from shardmill.tokens.encoder import Encoder
+from shardmill.tokens.layout import Turn
+
+_LARGE_BLOCK = 4 << 20
 
 
-def recipe_of(job: Job, splitter: Splitter) -> Recipe | None:
+def recipe_of(job: Job, splitter: Splitter, turn: Turn | None) -> Recipe | None:
     """How C mills ranges; None: there is more to do with documents than it can."""
     rules, ours = job.rules, job.engines.ours
-    if ours is None or rules.limited or rules.selects or job.writes.needs_places or splitter.keys:
+    if ours is None or rules.limited or rules.selects or job.writes.needs_places:
         return None
     return Recipe(
-        hashed=rules.hashed,
+        keys=np.sort(np.array(splitter.keys, np.uint64)),
         limit=splitter.limit,
         above=splitter.mode == "tail",
         whole=ours.whole,
+        turn=turn,
         dtype=job.writes.dtype,
         eot=job.eot_id,
         before=job.eot_side == "before",
     )
+
+
+def range_bytes(job: Job) -> int:
+    """As much as a Block; with large ones, for which there is memory, as much as has no more bytes of tokens than they."""
+    block = job.rules.block_bytes
+    return block if block < _LARGE_BLOCK else max(block, 4 * block // job.writes.dtype.itemsize)
 
 
 def mill_range(job: Job, splitter: Splitter, encoder: Encoder, block: Block, recipe: Recipe) -> Milled:
@@ -64,16 +74,22 @@ def _by_c(job: Job, block: Block, part: RangePart, found: Outcome) -> Milled:
     checked = 0
     if (kept := found.kept) is not None:
         where = lambda number: str(part.place(int(kept.starts[number])))  # noqa: E731
-        begins = np.ones(len(kept.texts), np.bool_)
+        begins = np.full(len(kept.texts), not part.passages)
         checked = job.checker.check(block.index, kept.texts, begins, kept.encoded, where, found.seconds)
     runs = [
         Run(val=val, tokens=side.tokens, ends=side.ends, places=None, text_bytes=side.text_bytes)
         for val, side in zip((False, True), found.sides)
-        if len(side.ends)
+        if len(side.tokens) or len(side.ends)
     ]
-    in_val = len(found.sides[1].ends)
-    counts = Counts(documents=found.records, documents_val=in_val, documents_empty=found.empty)
-    return Milled(index=block.index, runs=runs, counts=counts, checked_bytes=checked, after=block.after)
+    if part.passages:
+        runs.sort(key=lambda run: run.val == found.last_in_val)  # what comes next may belong to the last passage
+        counts = Counts(passages=found.records, passages_val=found.in_val)
+    else:
+        counts = Counts(documents=found.records, documents_val=found.in_val, documents_empty=found.empty)
+    has_text = True if runs else None
+    return Milled(
+        index=block.index, runs=runs, counts=counts, checked_bytes=checked, after=block.after, has_text=has_text
+    )
 
 
 def _joined(block: Block, parts: list[Milled], after: Position) -> Milled:

@@ -24,7 +24,7 @@ from shardmill.job.ahead import Ahead, Stored
 from shardmill.job.block import Milled, mill_block
 from shardmill.job.job import Job
 from shardmill.job.plan import Block, Stretch
-from shardmill.job.ranges import mill_range, recipe_of
+from shardmill.job.ranges import mill_range, range_bytes, recipe_of
 from shardmill.job.split import Splitter
 from shardmill.system import buffers, machine
 from shardmill.tokens.encoder import Encoder
@@ -60,10 +60,10 @@ def mill_blocks(
     Raises the first error of any worker. An error in a Block counts as its result, so the first in reading order is
     the one raised.
     """
-    recipe = recipe_of(job, splitter)
-    rules = job.rules if recipe is None else dataclasses.replace(job.rules, range_bytes=job.budget.range_bytes)
-    pipeline = _Pipeline(job, rules, start, place, halt or threading.Event())
     turn = Turn(job.budget.encoders) if job.budget.encoders < job.budget.takers else None
+    recipe = recipe_of(job, splitter, turn)
+    rules = job.rules if recipe is None else dataclasses.replace(job.rules, range_bytes=range_bytes(job))
+    pipeline = _Pipeline(job, rules, start, place, halt or threading.Event())
     given = job, splitter, Encoder(job.engines, turn), recipe, pipeline
     threads = [
         threading.Thread(target=_work, args=given, name=f"shardmill-worker-{n}", daemon=True)

@@ -39,6 +39,11 @@ def declare(library: ctypes.CDLL, name: str, result: object, *arguments: object)
     function.restype, function.argtypes = result, arguments
 
 
+def function(library: ctypes.CDLL, name: str) -> int:
+    """Where a function of a library is, for other C to call it."""
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+
 def address(array: "npt.NDArray[Any]") -> int:
     """Where an array begins, for C. As array.ctypes.data, in a fifth of the time for most of them."""
     try:

@@ -33,6 +33,12 @@ class Turn:
         # Not when Python ends: a stopped job may have left a thread that is still encoding.
         weakref.finalize(self, _library().turn_free, self.at).atexit = False
 
+    @property
+    def for_c(self) -> dict[str, int]:
+        """What other C takes and gives it by."""
+        take, give = (compiled.function(_library(), name) for name in ("turn_take", "turn_give"))
+        return {"take_turn": take, "give_turn": give, "turn": self.at}
+
     def __enter__(self) -> None:
         _library().turn_take(self.at)
 

@@ -14,7 +14,6 @@ from ctypes import (
     c_uint32,
     c_uint64,
     c_void_p,
-    cast,
 )
 from dataclasses import replace
 from functools import lru_cache
@@ -155,7 +154,7 @@ class Native:
             ("guarded_encode", addressof(guarded)) if raw or normalized or nfc else ("engine_encode", self._engine)
         )
         return Whole(
-            function=function_address(self._library, name), engine=engine, dtype=self._dtype, owner=(self, guarded)
+            function=compiled.function(self._library, name), engine=engine, dtype=self._dtype, owner=(self, guarded)
         )
 
     def _room(self, texts: Strings) -> Ids:
@@ -171,11 +170,6 @@ class Native:
     @property
     def memory(self) -> int:
         return int(self._library.engine_memory(self._engine))
-
-
-def function_address(library: CDLL, name: str) -> int:
-    """Where a function of a library is, for other C to call it."""
-    return cast(getattr(library, name), c_void_p).value or 0
 
 
 def with_live(model: Model) -> Model:

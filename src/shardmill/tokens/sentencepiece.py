@@ -82,7 +82,7 @@ class SentencePiece:
     @property
     def whole(self) -> Whole:
         return Whole(
-            function=native.function_address(self._library, "sp_encode_whole"),
+            function=compiled.function(self._library, "sp_encode_whole"),
             engine=self._engine,
             dtype=np.dtype(np.uint32),
             ids_per_byte=self._ids_per_byte,

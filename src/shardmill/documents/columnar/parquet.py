@@ -174,6 +174,7 @@ def _range(of: Rows, local: InputReader, chunks: list[Chunk], first: int, rules:
         end=end,
         base=of.base,
         longest=rules.max_run_bytes,
+        hashed=rules.hashed,
         size=sum(chunk.size for chunk in chunks),
         unit="row",
         after=of.position(end),

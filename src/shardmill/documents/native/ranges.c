@@ -21,6 +21,11 @@ static void *carve(uintptr_t *work, int64_t size)
     return (void *)here;
 }
 
+static int64_t most_borders(const Range *r)
+{
+    return (r->window_bytes + 2 * r->context) / r->reach + 4;
+}
+
 /* Gives both slices their places from there on. Returns where they end. */
 static uintptr_t place_slices(Range *r, uintptr_t work)
 {
@@ -38,6 +43,12 @@ static uintptr_t place_slices(Range *r, uintptr_t work)
         s->odd = carve(&work, r->rows);
         s->ids = carve(&work, ids);
         s->count = 0;
+    }
+    if (r->kind == PASSAGES) {
+        int64_t most = most_borders(r);
+        r->window = carve(&work, r->window_bytes + 2 * r->context + SLACK);
+        r->borders = carve(&work, most * (int64_t)sizeof(int64_t));
+        r->visible = carve(&work, most);
     }
     return work;
 }
@@ -177,13 +188,28 @@ static u8 *put(const Range *r, u8 *to, const u8 *ids, int64_t id_bytes, int64_t 
     return to + count * r->token_bytes;
 }
 
+static int is_val(const Range *r, u64 key)
+{
+    int64_t low = 0, high = r->val_key_count;
+    if (!high)
+        return (r->no_limit || key < r->limit) != (r->above != 0);
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (r->val_keys[middle] < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < r->val_key_count && r->val_keys[low] == key;
+}
+
 static void lay_out(Range *r, const Slice *s)
 {
     const u8 *ids = s->ids;
     u32 eot = (u32)r->eot;
     for (int64_t i = 0; i < s->count; i++) {
-        int below = r->no_limit || s->keys[i] < r->limit;
-        Side *side = r->sides + (below != (r->above != 0) ? VAL : TRAIN);
+        int val = is_val(r, s->keys[i]);
+        Side *side = r->sides + (val ? VAL : TRAIN);
         u8 *to = side->tokens + side->count * r->token_bytes;
         if (r->eot >= 0 && r->before)
             to = put(r, to, (const u8 *)&eot, 4, 1);
@@ -194,6 +220,7 @@ static void lay_out(Range *r, const Slice *s)
         side->ends[side->documents++] = side->count;
         side->text += s->sizes[i];
         ids += s->counts[i] * r->id_bytes;
+        r->in_val += val;
     }
 }
 
@@ -212,29 +239,128 @@ static int64_t cpu_nanoseconds(void)
     return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) ? 0 : (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* Reads the next window of running text. Returns where its passages begin in it, and where the last one ends, one behind
+ * the other; how many they are. 0: what comes next is unusual. */
+static int64_t next_passages(Range *r, int64_t *here)
+{
+    int64_t left = r->end - r->at, size = left < r->window_bytes ? left : r->window_bytes;
+    int64_t low = r->at > r->context ? r->at - r->context : 0, stop = r->at + size + r->context;
+    stop = stop < r->file_size ? stop : r->file_size;
+    *here = r->at - low;
+    if (filled((int)r->file, low, r->window, stop - low) != stop - low)
+        return 0;
+    int64_t from = *here + 1 - r->reach / 2, until = *here + size + 1, count = 1;
+    int64_t found = passages_borders(r->window, stop - low, low, r->reach, low == 0, stop == r->file_size, from > 0 ? from : 0, until,
+                                     r->borders + 1, r->visible + 1, most_borders(r) - 2);
+    r->borders[0] = *here;
+    for (int64_t i = 1; i <= found; i++) {
+        int64_t border = r->borders[i];
+        if (!r->visible[i])
+            return 0; /* it may be somewhere else */
+        if (border <= *here)
+            continue;
+        if (border - r->borders[count - 1] > r->longest)
+            return 0;
+        r->borders[count++] = border;
+    }
+    if (found < 0 || count < 2 || (size == left && r->borders[count - 1] != *here + left) ||
+        !is_utf8(r->window + *here, r->window + r->borders[count - 1]))
+        return 0;
+    return count - 1;
+}
+
+/* The caller may look at this piece later. */
+static void keep_piece(Range *r, const u8 *text, int64_t size, const u8 *ids, int64_t count)
+{
+    Slice *s = r->slices + 1;
+    s->at = r->at;
+    s->texts[0] = memcpy(s->data, text, (size_t)size);
+    s->sizes[0] = size;
+    s->starts[0] = 0;
+    s->counts[0] = count;
+    s->count = 1;
+    memcpy(s->ids, ids, (size_t)(count * r->id_bytes));
+}
+
+/* Passages of the same split, one after the other, so many in all: a piece of text. */
+static int64_t mill_piece(Range *r, const u8 *text, int64_t size, int val, int64_t passages)
+{
+    Side *side = r->sides + (val ? VAL : TRAIN);
+    int same = r->id_bytes == r->token_bytes;
+    int64_t count, began = cpu_nanoseconds();
+    u8 *to = side->tokens + side->count * r->token_bytes, *ids = same ? to : r->slices[0].ids;
+    if (side->count + size * r->ids_per_byte + r->ids_per_text + SLACK > side->room)
+        return NO_ROOM;
+    if (r->encode(r->engine, &text, &size, 1, ids, &count) < 0)
+        return UNUSUAL;
+    r->nanoseconds += cpu_nanoseconds() - began;
+    if (!same)
+        put(r, to, ids, r->id_bytes, count);
+    if (r->done++ == r->keep)
+        keep_piece(r, text, size, ids, count);
+    side->count += count;
+    side->text += size;
+    r->in_val += val ? passages : 0;
+    r->last_in_val = val;
+    r->records += passages;
+    r->at += size;
+    return ALL_DONE;
+}
+
+/* Pieces are cut where the split changes, and before they get longer than a slice. */
+static int64_t mill_passages(Range *r)
+{
+    int64_t here, count = next_passages(r, &here), why = ALL_DONE;
+    if (!count)
+        return UNUSUAL;
+    if (r->take_turn)
+        r->take_turn(r->turn);
+    for (int64_t first = 0, next; first < count && !why; first = next) {
+        int val = -1;
+        for (next = first; next < count; next++) {
+            int64_t begin = r->borders[next], size = r->borders[next + 1] - begin;
+            u64 key = xxh3_64(r->window + begin, (size_t)(size < r->most ? size : r->most), r->seed);
+            int other = is_val(r, key);
+            if (val >= 0 && (val != other || begin + size - r->borders[first] > r->slice_bytes))
+                break;
+            val = other;
+        }
+        why = mill_piece(r, r->window + r->borders[first], r->borders[next] - r->borders[first], val, next - first);
+    }
+    if (r->give_turn)
+        r->give_turn(r->turn);
+    return why;
+}
+
+static int64_t mill_slice(Range *r)
+{
+    Slice *s = r->slices + (r->done == r->keep);
+    int64_t why = next_slice(r, s);
+    if (why)
+        return why;
+    int64_t bytes = leave_out_empty(s), began = cpu_nanoseconds();
+    if (r->kind == CHUNKS && s == r->slices + 1)
+        copy_texts(s);
+    if (!has_room(r, s, bytes))
+        return NO_ROOM;
+    if (r->encode(r->engine, s->texts, s->sizes, s->count, s->ids, s->counts) < 0)
+        return UNUSUAL;
+    r->nanoseconds += cpu_nanoseconds() - began;
+    find_keys(r, s);
+    lay_out(r, s);
+    r->at += s->used;
+    r->records += s->records;
+    r->empty += s->records - s->count;
+    r->done++;
+    return ALL_DONE;
+}
+
 /* Mills the documents in [at, end), as far as they are usual; `at` tells how far that is, and the result why it ended. */
 int64_t ranges_mill(Range *r)
 {
+    int64_t why = ALL_DONE;
     place_slices(r, (uintptr_t)r->work);
-    while (r->at < r->end) {
-        Slice *s = r->slices + (r->done == r->keep);
-        int64_t why = next_slice(r, s);
-        if (why)
-            return why;
-        int64_t bytes = leave_out_empty(s), began = cpu_nanoseconds();
-        if (r->kind == CHUNKS && s == r->slices + 1)
-            copy_texts(s);
-        if (!has_room(r, s, bytes))
-            return NO_ROOM;
-        if (r->encode(r->engine, s->texts, s->sizes, s->count, s->ids, s->counts) < 0)
-            return UNUSUAL;
-        r->nanoseconds += cpu_nanoseconds() - began;
-        find_keys(r, s);
-        lay_out(r, s);
-        r->at += s->used;
-        r->records += s->records;
-        r->empty += s->records - s->count;
-        r->done++;
-    }
-    return ALL_DONE;
+    while (r->at < r->end && !why)
+        why = r->kind == PASSAGES ? mill_passages(r) : mill_slice(r);
+    return why;
 }

@@ -5,7 +5,7 @@
 
 /* What is in a range, and why milling it ended: it is all done; what comes next is not as usual, and left to the caller; or
  * there is no room for its tokens. */
-enum { LINES, SEPARATED, CHUNKS };
+enum { LINES, SEPARATED, CHUNKS, PASSAGES };
 enum { ALL_DONE, UNUSUAL, NO_ROOM };
 
 /* The ids of texts in a row, and how many each has; how many there are in all, or less than 0: the caller must do it. */
@@ -42,19 +42,28 @@ typedef struct {
     Chunks *chunks;
     u8 *dictionary;
     int64_t dictionary_room;
-    /* Which are val: those whose key is below a limit, or (above) is not. The key is a hash of the first `most` bytes; if
-     * that is 0, where the document begins behind `base`. no_limit: all keys are below. */
+    int64_t reach, context, file_size, window_bytes; /* of passages; so much around them tells where they begin */
+    /* Which are val: those whose key is one of these, in order, if there are any; else is below a limit, or (above) is not.
+     * The key is a hash of the first `most` bytes; if that is 0, where the document begins behind `base`. no_limit: all keys
+     * are below. */
+    const u64 *val_keys;
+    int64_t val_key_count;
     int64_t most, base, above, no_limit;
     u64 seed, limit;
     Encode encode;
     void *engine;
+    void (*take_turn)(void *), (*give_turn)(void *); /* null: anyone may encode at any time */
+    void *turn;
     int64_t id_bytes, ids_per_byte, ids_per_text;
     int64_t token_bytes, eot, before; /* eot: -1 if there are no end-of-text tokens */
     int64_t ends_room;                /* of each side */
     Side sides[2];
     u8 *work; /* as many bytes as ranges_work says */
     int64_t keep; /* the slice of this number stays in slices[1] */
-    /* What was done. */
-    int64_t done, records, empty, nanoseconds;
+    /* What was done: slices; records, or passages, those that are empty or in val, and whether the last is. */
+    int64_t done, records, empty, in_val, last_in_val, nanoseconds;
+    u8 *window; /* of passages: what was read; and where they begin in it */
+    int64_t *borders;
+    u8 *visible;
     Slice slices[2];
 } Range;
