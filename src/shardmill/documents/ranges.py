@@ -31,6 +31,8 @@ LINES, SEPARATED, CHUNKS, PASSAGES = range(4)
 _UNUSUAL = 1
 # What is in a cache of the second level while all is done with it: what was read, its texts, ids and tokens.
 SLICE_BYTES = 256 << 10
+# Running text is encoded so much at once, if it is all of one split.
+_PIECE_BYTES = 1 << 20
 # A slice has room for records of so many bytes and more; of shorter ones there are fewer bytes in it.
 _LEAST_RECORD = 64
 # For the end of a line, or a separator, behind the longest text.
@@ -171,12 +173,13 @@ class _Range(Structure):
 def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
     """The tokens of the documents from there on, as far as they are usual; keep chooses the slice that is kept."""
     of_kind, _held = part.given()
-    whole, slice_room = recipe.whole, max(SLICE_BYTES, part.longest + _SLACK)
+    slice_bytes = _PIECE_BYTES if part.passages else SLICE_BYTES
+    whole, slice_room = recipe.whole, max(slice_bytes, part.longest + _SLACK)
     rows = slice_room // _LEAST_RECORD
     given = _Range(
         at=at,
         end=part.end,
-        slice_bytes=SLICE_BYTES,
+        slice_bytes=slice_bytes,
         slice_room=slice_room,
         rows=rows,
         longest=part.longest,
@@ -197,7 +200,7 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
         before=recipe.before,
         ends_room=max(rows, part.size // (2 * _LEAST_RECORD)),
         file=part.reader.file.descriptor,
-        keep=keep % max(1, part.size // SLICE_BYTES),
+        keep=keep % max(1, part.size // slice_bytes),
         **of_kind,
     )
     given.most, given.seed = part.hashed or (0, 0)

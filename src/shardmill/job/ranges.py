@@ -14,10 +14,9 @@ from shardmill.job.plan import Block
 from shardmill.job.sources import refuse_changed_reader
 from shardmill.job.split import Splitter
 from shardmill.record.manifest import Counts
+from shardmill.spec import TEAMS_FROM
 from shardmill.tokens.encoder import Encoder
 from shardmill.tokens.layout import Turn
-
-_LARGE_BLOCK = 4 << 20
 
 
 def recipe_of(job: Job, splitter: Splitter, turn: Turn | None) -> Recipe | None:
@@ -38,9 +37,9 @@ def recipe_of(job: Job, splitter: Splitter, turn: Turn | None) -> Recipe | None:
 
 
 def range_bytes(job: Job) -> int:
-    """As much as a Block; with large ones, for which there is memory, as much as has no more bytes of tokens than they."""
+    """As much as a Block; for many workers more, but no more bytes of tokens than a Block may have."""
     block = job.rules.block_bytes
-    return block if block < _LARGE_BLOCK else max(block, 4 * block // job.writes.dtype.itemsize)
+    return block if job.budget.workers < TEAMS_FROM else max(block, 4 * block // job.writes.dtype.itemsize)
 
 
 def mill_range(job: Job, splitter: Splitter, encoder: Encoder, block: Block, recipe: Recipe) -> Milled:

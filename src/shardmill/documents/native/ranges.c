@@ -21,9 +21,15 @@ static void *carve(uintptr_t *work, int64_t size)
     return (void *)here;
 }
 
+/* The last window of a range takes what is left, so that there is no small one, for which the turn is waited for again. */
+static int64_t longest_window(const Range *r)
+{
+    return r->window_bytes + r->window_bytes / 2;
+}
+
 static int64_t most_borders(const Range *r)
 {
-    return (r->window_bytes + 2 * r->context) / r->reach + 4;
+    return (longest_window(r) + 2 * r->context) / r->reach + 4;
 }
 
 /* Gives both slices their places from there on. Returns where they end. */
@@ -46,7 +52,7 @@ static uintptr_t place_slices(Range *r, uintptr_t work)
     }
     if (r->kind == PASSAGES) {
         int64_t most = most_borders(r);
-        r->window = carve(&work, r->window_bytes + 2 * r->context + SLACK);
+        r->window = carve(&work, longest_window(r) + 2 * r->context + SLACK);
         r->borders = carve(&work, most * (int64_t)sizeof(int64_t));
         r->visible = carve(&work, most);
     }
@@ -243,7 +249,7 @@ static int64_t cpu_nanoseconds(void)
  * the other; how many they are. 0: what comes next is unusual. */
 static int64_t next_passages(Range *r, int64_t *here)
 {
-    int64_t left = r->end - r->at, size = left < r->window_bytes ? left : r->window_bytes;
+    int64_t left = r->end - r->at, size = left < longest_window(r) ? left : r->window_bytes;
     int64_t low = r->at > r->context ? r->at - r->context : 0, stop = r->at + size + r->context;
     stop = stop < r->file_size ? stop : r->file_size;
     *here = r->at - low;
