@@ -31,12 +31,9 @@ TargetFormat = Literal[OutputFormat, "parquet"]
 # run costs tiktoken up to 68 times its size, tokenizers up to 211 times, and o200k's pattern fails in tiktoken
 # on a million spaces.
 MAX_RUN_BYTES = 512 << 10
-BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 16 << 20
+BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 8 << 20
 # One worker takes so much running text at a time, several half of it: the fewer turns, the better, but memory grows.
 _RUNNING_BLOCK_BYTES = 4 << 20
-# From this many workers on, running text is taken by fewer threads in larger Blocks, each encoded by a team of threads in
-# C: less of it is read twice, and Python has half as much to do.
-TEAMS_FROM = 8
 # Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
 # smaller ones, down to 16 KiB, so that a tenth of a small file is still several of them.
 PASSAGE_BYTES = 64 << 10
@@ -214,16 +211,13 @@ class Limits:
     def resolved_workers(self) -> int:
         return self.workers or machine.cores()
 
-    def resolved_block_bytes(self, text_bytes: int, *, running: bool = False, columns: bool = False) -> int:
+    def resolved_block_bytes(self, text_bytes: int, *, running: bool = False) -> int:
         """The more workers, the more text they take at a time, so that they meet less often; if there is enough of it.
-        running: it is running text; columns: it is Parquet, whose text takes less memory than that of lines."""
+        running: it is running text."""
         workers = self.resolved_workers()
-        many = workers >= TEAMS_FROM
-        share = 1.0 if running and many else 0.75 if columns and many else 0.5
         least = _RUNNING_BLOCK_BYTES // min(workers, 2) if running else BLOCK_BYTES
-        usual = max(least, int((workers << 20) * share))
         enough = text_bytes // (2 * workers) if text_bytes else MOST_BLOCK_BYTES
-        return self.block_bytes or max(BLOCK_BYTES, min(usual, int(MOST_BLOCK_BYTES * share), enough))
+        return self.block_bytes or max(BLOCK_BYTES, min(max(least, workers << 19), MOST_BLOCK_BYTES, enough))
 
     def most_memory(self) -> int:
         """What the budget may grow to when the inputs need it."""

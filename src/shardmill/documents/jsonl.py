@@ -5,7 +5,6 @@ json_scan what is deep or not JSON. A line that is longer than a Part is parsed 
 Parts as a text file is.
 """
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -124,7 +123,6 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
     if end is None:
         return None
     own, path = local.again(), _path(rules.field)
-    by_line = dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
 
     def given() -> tuple[dict[str, Any], object]:
         held, names, ends = native.names_of(path)
@@ -132,7 +130,8 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
 
     def rest(at: int, line: int) -> Iterator[LinesPart | ValuePart | Counted | RangePart]:
         start = Position(file=here.file, offset=at, record=line)
-        return ranges.to_whole(read_parts(start, Until(own, end), base, by_line), lambda part: not part.after.begin)
+        parts = read_parts(start, Until(own, end), base, ranges.small(rules))
+        return ranges.to_whole(parts, lambda part: not part.after.begin)
 
     return RangePart(
         file=here.file,

@@ -4,11 +4,12 @@ Whoever reads an input finds only where a range ends; the worker that mills it r
 to the caller, record by record: the rest of a range is Parts like any others.
 """
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from ctypes import Structure, byref, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -128,7 +129,8 @@ class Outcome(NamedTuple):
     in_val: int
     last_in_val: bool
     sides: tuple[Side, Side]
-    kept: Kept | None
+    kept: Callable[[], Kept] | None
+    """A slice that can be compared with the reference; until the next range is milled."""
     seconds: float
     """CPU time that encoding took."""
 
@@ -156,6 +158,7 @@ class _Range(Structure):
         *(("separator", c_void_p), ("separator_size", c_int64)),
         *(("chunks", c_void_p), ("dictionary", c_void_p), ("dictionary_room", c_int64)),
         *((name, c_int64) for name in ("reach", "context", "file_size", "window_bytes")),
+        *(("adjacent", c_void_p), ("adjacent_count", c_int64)),
         *(("val_keys", c_void_p), ("val_key_count", c_int64)),
         *((name, c_int64) for name in ("most", "base", "above", "no_limit")),
         *(("seed", c_uint64), ("limit", c_uint64)),
@@ -189,7 +192,7 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
         limit=min(recipe.limit, (1 << 64) - 1),
         val_keys=compiled.address(recipe.keys),
         val_key_count=len(recipe.keys),
-        encode=whole.function,
+        encode=whole.inside if part.passages else whole.function,
         engine=whole.engine,
         **({} if recipe.turn is None else recipe.turn.for_c),
         id_bytes=whole.dtype.itemsize,
@@ -235,7 +238,7 @@ def _milled(given: _Range, recipe: Recipe) -> Outcome:
         given.in_val,
         bool(given.last_in_val),
         (sides[0], sides[1]),
-        _kept(kept, work, recipe.whole) if kept is not None and kept.count else None,
+        partial(_kept, kept, work, recipe.whole) if kept is not None and kept.count else None,
         given.nanoseconds / 1e9,
     )
 
@@ -265,6 +268,11 @@ def end_of(at: int, size: int, rules: TextRules, find: Callable[[int], int | Non
     of a record at or after a byte. None: there is none nearby."""
     about = rules.range_bytes
     return size if size - at <= with_rest(about, 0) else find(at + about)
+
+
+def small(rules: TextRules) -> TextRules:
+    """How the rest of a range is read: a little at a time, which is soon over."""
+    return dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
 
 
 def to_whole(parts: Iterator[T], is_whole: Callable[[T], bool]) -> Iterator[T]:

@@ -112,7 +112,11 @@ class TextRules:
     @property
     def hashed(self) -> tuple[int, int] | None:
         """How many of the first bytes of a document are hashed, and the seed; None: its offset is its key."""
-        return None if self.seed is None else (DOCUMENT_HEAD, self.seed & _ALL)
+        return self.hashed_of(DOCUMENT_HEAD)
+
+    def hashed_of(self, most: int) -> tuple[int, int] | None:
+        """The same, for what has so many bytes that count."""
+        return None if self.seed is None else (most, self.seed & _ALL)
 
     @property
     def max_records(self) -> int:

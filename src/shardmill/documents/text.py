@@ -21,7 +21,6 @@ from shardmill.system.names import show
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
 NO_KEYS = np.empty(0, np.uint64)
-_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +153,7 @@ def _pieces_of_passages(part: TextPart, rules: TextRules, is_val: IsVal, *, susp
     val = np.full(len(keys), AS_BEFORE, np.int8)
     val[wanted] = is_val(keys[wanted])
     apart = rules.limited or rules.wanted is not None or rules.on_error == "skip"
-    others = np.flatnonzero((val[1:] != val[:-1]) | _long_since(bounds)) + 1
+    others = np.flatnonzero(val[1:] != val[:-1]) + 1
     turns = [0, *(range(1, len(keys)) if apart else others.tolist()), len(keys)]
     first, offsets = np.array(turns[:-1]), bounds[turns]
     begins, ends = np.zeros(len(first), np.bool_), np.zeros(len(first), np.bool_)
@@ -173,11 +172,6 @@ def _pieces_of_passages(part: TextPart, rules: TextRules, is_val: IsVal, *, susp
         found.reject(_reject(part, texts[i], int(found.offsets[i])), at=i)
         found.blank(i, "passages_rejected")
     return found
-
-
-def _long_since(bounds: Numbers) -> Flags:
-    """Which passages but the first begin another piece, so that several threads can share a Block: one in a while."""
-    return np.diff(bounds[:-1] // _PIECE_BYTES) > 0
 
 
 def _pieces_of_documents(part: TextPart, rules: TextRules, *, suspect: bool) -> Pieces:

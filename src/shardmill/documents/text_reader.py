@@ -180,7 +180,6 @@ def _range(reader: Reader, file: int, at: int, base: int, rules: TextRules) -> R
     if end is None:
         return None
     own, bytes_of = local.again(), np.frombuffer(separator, np.uint8)
-    by_document = dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
 
     def given() -> tuple[dict[str, Any], object]:
         where = {"separator": compiled.address(bytes_of), "separator_size": len(separator)}
@@ -188,7 +187,7 @@ def _range(reader: Reader, file: int, at: int, base: int, rules: TextRules) -> R
 
     def rest(at: int, _: int) -> Iterator[TextPart | Counted | RangePart]:
         start = Position(file=file, offset=at, begin=at)
-        parts = _read_documents(start, Until(own, end), base, by_document, None)
+        parts = _read_documents(start, Until(own, end), base, ranges.small(rules), None)
         return ranges.to_whole(parts, lambda part: part.after.begin == part.after.offset)
 
     return RangePart(
@@ -326,9 +325,8 @@ def _range_of_passages(
     reader: Reader, start: Position, at: int, base: int, rules: TextRules, until: Position | None
 ) -> RangePart | None:
     """Passages in the middle of a text that C reads, too; None: here it should not."""
-    local, seed = local_reader(reader), rules.seed
-    exact = rules.cuts.family not in ("unknown", "sentencepiece") and rules.border is None and rules.on_error != "skip"
-    if local is None or seed is None or not exact or at == start.begin:
+    local, cuts = local_reader(reader), rules.cuts
+    if local is None or cuts.family == "unknown" or at == start.begin:
         return None
     if until is not None:
         end = ranges.end_of(at, until.offset, rules, lambda about: first_border(reader, base, about, rules))
@@ -336,19 +334,21 @@ def _range_of_passages(
         end = first_border(reader, base, at + rules.range_bytes, rules)
     else:
         end = None
-    if end is None:
+    context = context_bytes(rules)
+    if end is None or (rules.border is not None and at - context <= rules.border - base <= end + context):
         return None
     own, reach = local.again(), reach_of(rules)
-    small = dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
+    adjacent = cuts.adjacent if cuts.family == "sentencepiece" else None
 
     def given() -> tuple[dict[str, Any], object]:
-        window = {"window_bytes": _WINDOW, "file_size": own.size, "reach": reach, "context": context_bytes(rules)}
-        return {"kind": ranges.PASSAGES, **window}, None
+        window = {"window_bytes": _WINDOW, "file_size": own.size, "reach": reach, "context": context}
+        apart = {} if adjacent is None else {"adjacent": compiled.address(adjacent), "adjacent_count": len(adjacent)}
+        return {"kind": ranges.PASSAGES, **window, **apart}, adjacent
 
     def rest(at: int, _: int) -> Iterator[TextPart | RangePart]:
         here = Position(file=start.file, offset=at, begin=start.begin)
         there = Position(file=start.file, offset=end, begin=start.begin)
-        return ranges.to_whole(_read_passages(here, own, base, small, there), lambda _: True)
+        return ranges.to_whole(_read_passages(here, own, base, ranges.small(rules), there), lambda _: True)
 
     return RangePart(
         file=start.file,
@@ -358,12 +358,12 @@ def _range_of_passages(
         end=end,
         base=base,
         longest=rules.max_run_bytes,
-        hashed=(PASSAGE_HEAD, seed & (1 << 64) - 1),
+        hashed=rules.hashed_of(PASSAGE_HEAD),
         size=end - at,
         unit="byte",
         passages=True,
         after=Position(file=start.file, offset=end, begin=start.begin),
-        done_until=end - context_bytes(rules),
+        done_until=end - context,
         given=given,
         rest=rest,
         place=lambda at: Location(path=reader.path, byte=at),

@@ -134,6 +134,11 @@ class InputReader(contextlib.AbstractContextManager["InputReader"]):
             )
         return data
 
+    @property
+    def is_still(self) -> bool:
+        """Whether the file is as it was when it was opened, and has its name."""
+        return self.file.is_still(self.path)
+
     def now(self) -> Iterator[tuple[int, int]]:
         """Size and modification time in ns: of the open file, and of the file that has its name now."""
         opened = os.fstat(self.file.descriptor)

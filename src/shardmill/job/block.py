@@ -206,7 +206,6 @@ def _layout(job: Job, pieces: Pieces, eot: Flags, closes: Flags) -> Layout:
         closes=None if pieces.all_whole else closes,
         val=pieces.val,
         text_bytes=pieces.texts.sizes,
-        threads=job.budget.team,
     )
 
 

@@ -6,12 +6,10 @@ grow has a reserve.
 
 import dataclasses
 import itertools
-import math
 from dataclasses import dataclass
 
 from shardmill.documents.rules import with_rest
 from shardmill.errors import UsageError
-from shardmill.spec import TEAMS_FROM
 from shardmill.system.machine import MIB
 
 # For each byte of the block that a worker encodes: what was read, the text in it, its normal form, ids and tokens of 4
@@ -39,12 +37,6 @@ _USUAL_FREE = 80 * MIB
 _MOST_SHARE = 0.8
 _SLACK = 12 * MIB  # the allocator, thread stacks, the progress bar
 
-# How many threads encode one Block where there are teams; and how many threads for each worker take Blocks then. Measured
-# on 16 cores: 10 threads with teams of 2 are a quarter faster than 16 without, and than 8 with teams of 4. With JSON lines
-# it is the other way round.
-_TEAM = 2
-_TAKERS_SHARE = 0.625
-
 # Of tokens that wait for their turn to be written, beyond those in memory.
 MOST_ON_DISK = 4 << 30
 
@@ -60,8 +52,6 @@ class Budget:
     """How many threads take Blocks: one more than may encode at once, if a core is free to read and write meanwhile."""
     encoders: int
     """How many of them may encode at once."""
-    team: int
-    """How many threads encode one Block."""
     block_bytes: int
     """How much text is taken at a time."""
     readers: int
@@ -117,13 +107,12 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
     for count in range(workers, 0, -1):
         for block, given in itertools.product(sizes, (footprint, _busy(footprint))):
             if max_memory >= _needed(count, block, given) + count * _LEAST_FREE:
-                takers, encoders, team = _teams(count, given)
+                takers, encoders = _takers(count, given), count
                 return Budget(
                     max_memory=max_memory,
                     workers=count,
                     takers=takers,
                     encoders=encoders,
-                    team=team,
                     block_bytes=block,
                     readers=_readers(count, block, max_memory, given),
                     ahead=min(_MOST_AHEAD, _ahead(takers, max(block, footprint.max_run))),
@@ -138,22 +127,16 @@ def fit(max_memory: int, workers: int, block_bytes: int, footprint: Footprint) -
 
 def _readers(workers: int, block_bytes: int, max_memory: int, footprint: Footprint) -> int:
     """As many as there is room for: each holds what the budget reserves for one."""
-    takers, _, _ = _teams(workers, footprint)
+    takers = _takers(workers, footprint)
     if not footprint.reading:
         return takers
     free = max_memory - _needed(workers, block_bytes, footprint) - workers * _LEAST_FREE
     return min(takers, 1 + free // footprint.reading)
 
 
-def _teams(workers: int, footprint: Footprint) -> tuple[int, int, int]:
-    """How many threads take Blocks, how many of them encode at once, and how many threads encode each; the reference has
-    no use for more than one."""
-    if footprint.by_reference or not footprint.running:
-        return workers, workers, 1
-    if workers >= TEAMS_FROM:
-        takers = math.ceil(workers * _TAKERS_SHARE)
-        return takers, takers, _TEAM
-    return workers + (footprint.cores > workers), workers, 1
+def _takers(workers: int, footprint: Footprint) -> int:
+    """How many threads take Blocks: one more than may encode, where a core is idle; the reference has no use for it."""
+    return workers + (footprint.running and not footprint.by_reference and footprint.cores > workers)
 
 
 def _fewer(count: int, workers: int, max_memory: int, footprint: Footprint) -> str:
@@ -178,8 +161,8 @@ def _mib(size: int) -> str:
 def _needed(workers: int, block_bytes: int, footprint: Footprint) -> int:
     run = footprint.max_run
     block = max(with_rest(block_bytes, run), run)
-    takers, _, team = _teams(workers, footprint)
-    own = _PER_BLOCK_BYTE * block + team * _PER_RUN_BYTE * run
+    takers = _takers(workers, footprint)
+    own = _PER_BLOCK_BYTE * block + _PER_RUN_BYTE * run
     for_each = _PER_BYTE_OF_REFERENCE * block if footprint.by_reference else own
     for_each *= _REPLACED_FACTOR if footprint.replaces else 1
     fixed = footprint.base + footprint.loading + footprint.files + footprint.reference + footprint.reading

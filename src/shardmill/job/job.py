@@ -277,4 +277,4 @@ def _fitted(
 
 
 def _block_bytes(limits: Limits, total: int, probe: sources.Probe, *, running: bool) -> int:
-    return limits.resolved_block_bytes(probe.text_bytes(total), running=running, columns=probe.columns)
+    return limits.resolved_block_bytes(probe.text_bytes(total), running=running)

@@ -26,6 +26,12 @@ class Checker:
         self._engines, self._share, self._seed = engines, share, seed & (1 << 64) - 1
         self._worked = self._spent = 0.0  # by all threads; a lost update now and then does not matter
 
+    def wants(self, block: int, worked: float) -> bool:
+        """Whether some of a Block should be compared, after so many CPU seconds of encoding."""
+        self._worked += worked
+        enough = block and self._spent > self._share * self._worked + AT_LEAST_SECONDS
+        return self._engines.ours is not None and not enough
+
     def check(
         self,
         block: int,
@@ -36,10 +42,8 @@ class Checker:
         worked: float,
     ) -> int:
         """Returns how many bytes were compared. place(i) is the location of piece i; worked: CPU seconds of encoding."""
-        self._worked += worked
         ids, counts = encoded
-        enough = block and self._spent > self._share * self._worked + AT_LEAST_SECONDS
-        if self._engines.ours is None or not len(ids) or enough:
+        if not len(ids) or not self.wants(block, worked):
             return 0
         pieces = Strings.of(pieces)
         ends, began = np.cumsum(counts), time.thread_time()

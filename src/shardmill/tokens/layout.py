@@ -61,8 +61,6 @@ class Layout:
     """Which end a document."""
     val: Sides
     text_bytes: Numbers
-    threads: int = 1
-    """How many may encode."""
     turn: Turn | None = None
 
 
@@ -99,7 +97,6 @@ class Given(Structure):
                 "eot",
                 "before",
                 "apart",
-                "threads",
                 "runs_made",
                 "nanoseconds",
             )
@@ -148,7 +145,7 @@ class _Made:
             *(address(ids), address(counts), address(layout.text_bytes)),
             *(None if has_eot is None else address(has_eot), None if closes is None else address(closes)),
             *(address(layout.val), address(self._tokens), at, at + row, at + 2 * row, at + 3 * row),
-            *(pieces, ids.itemsize, self._tokens.itemsize, eot, layout.before, layout.apart, layout.threads),
+            *(pieces, ids.itemsize, self._tokens.itemsize, eot, layout.before, layout.apart),
             turn=layout.turn and layout.turn.at,
         )
         self._layout = layout  # which holds what it points to
@@ -157,10 +154,6 @@ class _Made:
         rows, count = self._rows, self.given.runs_made
         runs: list[list[int]] = rows[3:].reshape(-1, _COLUMNS)[:count].tolist()
         tokens = self._tokens[: runs[-1][1] if runs else 0]
-        if self._layout.threads > 1:  # large, and likely to wait for their turn: in no more memory than they need
-            exact = buffers.take(tokens.nbytes).view(tokens.dtype)
-            exact[:] = tokens
-            tokens = exact
         return Laid(
             tokens=tokens,
             token_ends=rows[0],

@@ -21,10 +21,11 @@ TokenCounts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whole:
-    """How C encodes whole documents: a function, what it takes first, and how much room its ids need. Where anything is
-    unusual, such as an added token in the text, the function declines."""
+    """How C encodes whole documents, or text inside one: functions, what they take first, and how much room ids need. Where
+    anything is unusual, such as an added token in the text, they decline."""
 
     function: int
+    inside: int
     engine: int
     dtype: "np.dtype[Any]"
     ids_per_byte: int = 1

@@ -30,7 +30,7 @@ from shardmill.tokens.model import VERSION, Ids, Model, NotSupported, Shape, Tex
 from shardmill.tokens.strings import Strings
 
 # The engine stores up to eight ids at a time, where fewer are left.
-_SLACK_IDS = 16 * 16  # for each of the threads that share a Block, as in native/shares.h
+_SLACK_IDS = 16
 _CPU_PATHS = 4
 # As engine.h numbers them.
 REASONS = {
@@ -150,12 +150,10 @@ class Native:
     def whole(self, raw: int | None, normalized: int | None, nfc: int | None) -> Whole:
         """For C: with what is looked for in the text first, if there is any of it."""
         guarded = _Guarded(self._engine, raw, normalized, nfc)
-        name, engine = (
-            ("guarded_encode", addressof(guarded)) if raw or normalized or nfc else ("engine_encode", self._engine)
-        )
-        return Whole(
-            function=compiled.function(self._library, name), engine=engine, dtype=self._dtype, owner=(self, guarded)
-        )
+        looks = raw or normalized or nfc
+        function = compiled.function(self._library, "guarded_encode" if looks else "engine_encode")
+        engine = addressof(guarded) if looks else self._engine
+        return Whole(function=function, inside=function, engine=engine, dtype=self._dtype, owner=(self, guarded))
 
     def _room(self, texts: Strings) -> Ids:
         return buffers.take((texts.total + _SLACK_IDS) * self._dtype.itemsize).view(self._dtype)

@@ -17,7 +17,7 @@ from shardmill.tokens.strings import Flags, Strings
 
 _NEVER, _EACH, _FIRST = range(3)
 # The engine stores up to 16 ids at a time.
-_SLACK_IDS = 16 * 16  # for each of the threads that share a Block, as in native/shares.h
+_SLACK_IDS = 16
 
 
 class _Asked(Structure):
@@ -83,6 +83,7 @@ class SentencePiece:
     def whole(self) -> Whole:
         return Whole(
             function=compiled.function(self._library, "sp_encode_whole"),
+            inside=compiled.function(self._library, "sp_encode_inside"),
             engine=self._engine,
             dtype=np.dtype(np.uint32),
             ids_per_byte=self._ids_per_byte,

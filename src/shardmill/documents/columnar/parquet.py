@@ -160,7 +160,6 @@ def _for_ranges(
 def _range(of: Rows, local: InputReader, chunks: list[Chunk], first: int, rules: TextRules) -> RangePart:
     """Chunks of rows from the first on, which C reads, too."""
     own, end = local.again(), first + sum(chunk.values for chunk in chunks)
-    by_row = dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
 
     def given() -> tuple[dict[str, Any], object]:
         made = ForRange(chunks, own.file.descriptor, rules.max_held)
@@ -180,7 +179,7 @@ def _range(of: Rows, local: InputReader, chunks: list[Chunk], first: int, rules:
         after=of.position(end),
         done_until=chunks[-1].end,
         given=given,
-        rest=lambda row, _: read_parts(of.position(row), own, of.base, by_row, end),
+        rest=lambda row, _: read_parts(of.position(row), own, of.base, ranges.small(rules), end),
         place=lambda row: Location(path=of.path, row=row),
     )
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SLACK = 64, TRAIN = 0, VAL = 1 };
+enum { SLACK = 64, TRAIN = 0, VAL = 1, POINT_BITS = 21, UNDERLINE = 0x2581 };
 
 static int64_t aligned(int64_t size)
 {
@@ -194,19 +194,25 @@ static u8 *put(const Range *r, u8 *to, const u8 *ids, int64_t id_bytes, int64_t 
     return to + count * r->token_bytes;
 }
 
-static int is_val(const Range *r, u64 key)
+/* Whether a number is one of those in order. */
+static int is_among(const u64 *numbers, int64_t count, u64 number)
 {
-    int64_t low = 0, high = r->val_key_count;
-    if (!high)
-        return (r->no_limit || key < r->limit) != (r->above != 0);
+    int64_t low = 0, high = count;
     while (low < high) {
         int64_t middle = (low + high) / 2;
-        if (r->val_keys[middle] < key)
+        if (numbers[middle] < number)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < r->val_key_count && r->val_keys[low] == key;
+    return low < count && numbers[low] == number;
+}
+
+static int is_val(const Range *r, u64 key)
+{
+    if (r->val_key_count)
+        return is_among(r->val_keys, r->val_key_count, key);
+    return (r->no_limit || key < r->limit) != (r->above != 0);
 }
 
 static void lay_out(Range *r, const Slice *s)
@@ -245,6 +251,31 @@ static int64_t cpu_nanoseconds(void)
     return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) ? 0 : (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* A character of UTF-8 as SentencePiece has it. */
+static u64 character(const u8 *p)
+{
+    if (p[0] < 0x80)
+        return p[0] == ' ' ? UNDERLINE : p[0];
+    if (p[0] < 0xE0)
+        return (u64)(p[0] & 0x1F) << 6 | (p[1] & 0x3F);
+    if (p[0] < 0xF0)
+        return (u64)(p[0] & 0x0F) << 12 | (u64)(p[1] & 0x3F) << 6 | (p[2] & 0x3F);
+    return (u64)(p[0] & 0x07) << 18 | (u64)(p[1] & 0x3F) << 12 | (u64)(p[2] & 0x3F) << 6 | (p[3] & 0x3F);
+}
+
+/* Whether text may be cut at a border between visible characters; as Cuts._apart in cuts.py. */
+static int is_cut(const Range *r, const u8 *p)
+{
+    if (!r->adjacent)
+        return 1;
+    const u8 *before = p - 1;
+    while ((*before & 0xC0) == 0x80)
+        before--;
+    u64 first = character(before) << POINT_BITS, second = character(p), any = ((u64)1 << POINT_BITS) - 1;
+    return !is_among(r->adjacent, r->adjacent_count, first | second) && !is_among(r->adjacent, r->adjacent_count, first | any) &&
+           !is_among(r->adjacent, r->adjacent_count, any << POINT_BITS | second);
+}
+
 /* Reads the next window of running text. Returns where its passages begin in it, and where the last one ends, one behind
  * the other; how many they are. 0: what comes next is unusual. */
 static int64_t next_passages(Range *r, int64_t *here)
@@ -261,7 +292,7 @@ static int64_t next_passages(Range *r, int64_t *here)
     r->borders[0] = *here;
     for (int64_t i = 1; i <= found; i++) {
         int64_t border = r->borders[i];
-        if (!r->visible[i])
+        if (!r->visible[i] || !is_cut(r, r->window + border))
             return 0; /* it may be somewhere else */
         if (border <= *here)
             continue;
@@ -316,7 +347,7 @@ static int64_t mill_piece(Range *r, const u8 *text, int64_t size, int val, int64
 /* Pieces are cut where the split changes, and before they get longer than a slice. */
 static int64_t mill_passages(Range *r)
 {
-    int64_t here, count = next_passages(r, &here), why = ALL_DONE;
+    int64_t here, count = next_passages(r, &here), why = ALL_DONE, origin = r->base + r->at - here;
     if (!count)
         return UNUSUAL;
     if (r->take_turn)
@@ -325,7 +356,7 @@ static int64_t mill_passages(Range *r)
         int val = -1;
         for (next = first; next < count; next++) {
             int64_t begin = r->borders[next], size = r->borders[next + 1] - begin;
-            u64 key = xxh3_64(r->window + begin, (size_t)(size < r->most ? size : r->most), r->seed);
+            u64 key = r->most ? xxh3_64(r->window + begin, (size_t)(size < r->most ? size : r->most), r->seed) : (u64)(origin + begin);
             int other = is_val(r, key);
             if (val >= 0 && (val != other || begin + size - r->borders[first] > r->slice_bytes))
                 break;

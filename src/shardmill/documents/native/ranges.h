@@ -43,6 +43,8 @@ typedef struct {
     u8 *dictionary;
     int64_t dictionary_room;
     int64_t reach, context, file_size, window_bytes; /* of passages; so much around them tells where they begin */
+    const u64 *adjacent; /* pairs of characters between which text must not be cut, in order; null: it may at every border */
+    int64_t adjacent_count;
     /* Which are val: those whose key is one of these, in order, if there are any; else is below a limit, or (above) is not.
      * The key is a hash of the first `most` bytes; if that is 0, where the document begins behind `base`. no_limit: all keys
      * are below. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "cpu.h"
-#include "shares.h"
+#include "layout.h"
 #include "sp.h"
 
 enum {
@@ -171,17 +171,15 @@ static u32 *encode_piece(Sp *e, const u8 *text, size_t size, int starts, u32 *ou
     return out && done < size ? stretch(e, text + done, size - done, size - done, prepend, out, learned) : out;
 }
 
-/* The ids of all pieces in a row, and how many each has. starts: whether each piece begins its document; null: all do. `out` has room
- * for an id for each byte and each U+2581 that is prepended, and for 16 more. Returns how many ids there are in all, or -1
- * without memory. */
-int64_t sp_encode(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8 *starts, int64_t count, u32 *out,
-                  int64_t *counts)
+/* starts may be null: then all pieces begin their documents, or none does. */
+static int64_t encode_pieces(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8 *starts, int all, int64_t count,
+                             u32 *out, int64_t *counts)
 {
     Learned learned = {0};
     u32 *at = out;
     gate_enter(&e->gate, empty, e);
     for (int64_t i = 0; i < count && at; i++) {
-        u32 *end = encode_piece(e, pieces[i], (size_t)sizes[i], !starts || starts[i], at, &learned);
+        u32 *end = encode_piece(e, pieces[i], (size_t)sizes[i], starts ? starts[i] : all, at, &learned);
         counts[i] = end ? end - at : 0;
         at = end;
     }
@@ -189,28 +187,47 @@ int64_t sp_encode(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8
     return at ? at - out : -1;
 }
 
+/* The ids of all pieces in a row, and how many each has. starts: whether each piece begins its document. `out` has room
+ * for an id for each byte and each U+2581 that is prepended, and for 16 more. Returns how many ids there are in all, or -1
+ * without memory. */
+int64_t sp_encode(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8 *starts, int64_t count, u32 *out,
+                  int64_t *counts)
+{
+    return encode_pieces(e, pieces, sizes, starts, 0, count, out, counts);
+}
+
+/* The same where all pieces are documents, or none begins one: for other C. */
+int64_t sp_encode_whole(Sp *e, const u8 *const *pieces, const int64_t *sizes, int64_t count, u32 *out, int64_t *counts)
+{
+    return encode_pieces(e, pieces, sizes, NULL, 1, count, out, counts);
+}
+
+int64_t sp_encode_inside(Sp *e, const u8 *const *pieces, const int64_t *sizes, int64_t count, u32 *out, int64_t *counts)
+{
+    return encode_pieces(e, pieces, sizes, NULL, 0, count, out, counts);
+}
+
 typedef struct {
     Sp *e;
     const u8 *const *pieces;
     const int64_t *sizes;
     const u8 *starts;
+    int64_t count;
+    u32 *out;
     int64_t *counts;
 } Call;
 
-static int64_t encode_some(void *call, int64_t first, int64_t count, u8 *out)
+static int64_t encode_all(void *call)
 {
     const Call *c = call;
-    return sp_encode(c->e, c->pieces + first, c->sizes + first, c->starts + first, count, (u32 *)out, c->counts + first);
+    return sp_encode(c->e, c->pieces, c->sizes, c->starts, c->count, c->out, c->counts);
 }
 
-/* The same by g->threads threads, and the tokens as they are written. */
+/* As sp_encode, and the tokens as they are written. */
 int64_t sp_block(Sp *e, const u8 *const *pieces, const int64_t *sizes, const u8 *starts, int64_t count, u32 *out, int64_t *counts,
                  Layout *g)
 {
-    int64_t ids_per_byte = e->prepend == PREPEND_EACH && e->added ? 2 : 1;
-    Call call = {e, pieces, sizes, starts, counts};
-    Shares all = {encode_some, &call, sizes, count, ids_per_byte, 1, sizeof *out, (u8 *)out};
-    return lay_out_shares(&all, g);
+    return in_turn(encode_all, &(Call){e, pieces, sizes, starts, count, out, counts}, g);
 }
 
 /* Bytes that the engine holds, whatever it has encoded. */
