@@ -67,7 +67,9 @@ def mill(monkeypatch):
         monkeypatch.setattr(workers, "_LEAVE_SECONDS", 0.5)
         count = count_of_workers
         budget = SimpleNamespace(takers=count, encoders=count, readers=count, ahead=1000, on_disk=1000)
-        job = SimpleNamespace(budget=budget, files=(), rules=SimpleNamespace(spool=None), big=False, engines=None)
+        job = SimpleNamespace(
+            budget=budget, files=(), rules=SimpleNamespace(spool=None), big=False, engines=SimpleNamespace(ours=None)
+        )
         try:
             workers.mill_blocks(job, None, BEGINNING, commit, lambda: None)
         except BaseException as e:

@@ -193,14 +193,15 @@ def library() -> ctypes.PyDLL:
 
 
 def without_engine(meter: ctypes.PyDLL) -> Any:
-    """The native engine's C replaced by a function that returns at once, with a token for every four bytes."""
+    """The native engine's C replaced by functions that return at once, with a token for every four bytes."""
     from shardmill.tokens import native
 
     engine, stub = native._library(), ctypes.CDLL(meter._name)
     ctypes.c_void_p.in_dll(stub, "layout_block").value = ctypes.cast(engine.layout_block, ctypes.c_void_p).value
-    block = stub.block_of_nothing
+    block, encode = stub.block_of_nothing, stub.encode_nothing
     block.restype, block.argtypes = engine.engine_block.restype, engine.engine_block.argtypes
-    return patch.object(engine, "engine_block", block)
+    encode.restype, encode.argtypes = engine.engine_encode.restype, engine.engine_encode.argtypes
+    return patch.multiple(engine, engine_block=block, engine_encode=encode)
 
 
 def without_comparison() -> Any:

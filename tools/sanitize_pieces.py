@@ -19,8 +19,6 @@ from shardmill.tokens.native import cpu_paths
 TESTS = Path(__file__).parent.parent / "tests"
 _NAMES = ("gemma", "phi 3")
 _THREADS = 8
-_SHARED_BYTES = 1 << 20
-_IDS = np.dtype("<u4")
 
 
 def write_configs(folder: Path) -> None:
@@ -65,17 +63,6 @@ class Pieces:
             assert total >= 0
             return string_at(ids, 4 * total)
 
-    def share(self, pieces: list[bytes]) -> None:
-        """Several threads that share a Block give what one gives."""
-        from shardmill.tokens.layout import Layout
-        from shardmill.tokens.strings import Strings
-
-        texts = Strings.of(pieces * (1 + _SHARED_BYTES // max(1, sum(map(len, pieces)))))
-        val, begins = np.zeros(len(texts), np.int8), np.ones(len(texts), np.bool_)
-        layouts = [Layout(dtype=_IDS, eot=7, val=val, text_bytes=texts.sizes, threads=count) for count in (1, 4)]
-        alone, shared = (self._made.encode_and_lay_out(texts, begins, layout)[0].tokens for layout in layouts)
-        assert np.array_equal(alone, shared)
-
 
 def _normalize(pieces: list[str]) -> list[bytes]:
     """In normal form C. The library that is asked about it is left out: a sanitizer would watch its threads."""
@@ -103,8 +90,6 @@ def address(
             pieces.append(rng.choice([b"=", b"ab ", b"a", "é".encode()]) * rng.randrange(12_000))
             assert len({engine.encode(pieces) for engine in alike}) == 1
             alike[0].added.split(pieces)
-            if rng.random() < 0.1:
-                alike[0].share(pieces)
             _normalize(_decomposed(rng))
             for engine in alike:
                 engine.encode([damaged(rng, piece) for piece in pieces])
@@ -132,6 +117,5 @@ def thread(folder: Path, rng: random.Random, memory: Callable[[], Any]) -> Calla
     def once() -> None:
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(work, [rng.randrange(1 << 40) for _ in range(_THREADS)]))
-        engines[1].share(shared)
 
     return once
