@@ -155,11 +155,10 @@ def blocks(
 
     for read in _all_parts(files, rules, stretch, drop_behind=drop_behind, stop=stop):
         part = read.part
-        if part is not None and parts and (isinstance(part, RangePart) or isinstance(parts[-1], RangePart)):
-            full = True  # how many records a range has is known when it is milled
-        elif part is not None and parts:
+        alone = isinstance(part, RangePart)  # how many records a range has is known when it is milled
+        if part is not None and parts:
             most = rules.block_bytes if first + count else min(rules.block_bytes, FIRST_PART_BYTES)
-            full = size + part.size > most or len(parts) == _MAX_PARTS
+            full = alone or size + part.size > most or len(parts) == _MAX_PARTS
         else:
             full = False
         if full or ((done or parts) and read.inside != (before is not None)):
@@ -172,6 +171,9 @@ def blocks(
         if part is not None:
             parts.append(part)
             size += part.size
+        if alone:
+            yield block()
+            parts, size, done, count = [], 0, 0, count + 1
     pipe = next(iter(files.pipes), None)
     empty = not (done or count or stretch.start != BEGINNING)
     if pipe is not None and empty and not any(isinstance(p, Counted) and p.error for p in parts):

@@ -49,17 +49,18 @@ def mill_range(job: Job, splitter: Splitter, encoder: Encoder, block: Block, rec
     (part,) = block.parts
     assert isinstance(part, RangePart)
     at, record, parts = part.at, part.record, list[Milled]()
-    while at < part.end:
-        found = ranges.mill(part, at, recipe, _hash(block.index, at))
-        parts.append(_by_c(job, block, part, found, 0 if parts else block.input_bytes))
-        at, record = found.at, record + found.records
-        for some in part.rest(at, record) if found.unusual else ():
-            parts.append(mill_block(job, splitter, encoder, dataclasses.replace(block, parts=(some,), input_bytes=0)))
-            at, record = part.reached(some.after)
-    if not part.reader.is_still:
-        refuse_changed_reader(job.files[part.file], part.reader)
-    part.reader.done_until(part.done_until)
-    part.reader.close()
+    with part.reader:
+        while at < part.end:
+            found = ranges.mill(part, at, recipe, _hash(block.index, at))
+            parts.append(_by_c(job, block, part, found, 0 if parts else block.input_bytes))
+            at, record = found.at, record + found.records
+            for some in part.rest(at, record) if found.unusual else ():
+                rest = dataclasses.replace(block, parts=(some,), input_bytes=0)
+                parts.append(mill_block(job, splitter, encoder, rest))
+                at, record = part.reached(some.after)
+        if not part.reader.is_still:
+            refuse_changed_reader(job.files[part.file], part.reader)
+        part.reader.done_until(part.done_until)
     made = parts[0] if len(parts) == 1 else _joined(block, parts)
     if part.unit == "line" and block.after.file == part.file:
         made.after = dataclasses.replace(block.after, record=record)
