@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -128,10 +128,10 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
         held, names, ends = native.names_of(path)
         return {"kind": ranges.LINES, "names": names, "name_ends": ends, "name_count": len(path)}, held
 
-    def rest(at: int, line: int) -> Iterator[LinesPart | ValuePart | Counted | RangePart]:
+    def rest(at: int, line: int, to_end: bool) -> Iterator[LinesPart | ValuePart | Counted | RangePart]:
         start = Position(file=here.file, offset=at, record=line)
-        parts = read_parts(start, Until(own, end), base, ranges.small(rules))
-        return ranges.to_whole(parts, lambda part: not part.after.begin)
+        read = partial(read_parts, start, Until(own, end), base)
+        return ranges.rest(read, rules, to_end, lambda part: not part.after.begin)
 
     return RangePart(
         file=here.file,

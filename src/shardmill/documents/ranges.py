@@ -72,8 +72,8 @@ class RangePart:
     """The byte of the file where it ends."""
     given: Callable[[], tuple[dict[str, Any], object]]
     """What C must know of it, and what holds that."""
-    rest: Callable[[int, int], Iterator[Any]]
-    """The usual Parts from a byte or row and a record on, to where a document ends."""
+    rest: Callable[[int, int, bool], Iterator[Any]]
+    """The usual Parts from a byte or row and a record on: to its end, or a small one, to where a document ends."""
     place: Callable[[int], Location]
     """The location of what begins at this byte or row."""
 
@@ -101,6 +101,11 @@ class Recipe:
     eot: int | None
     before: bool
 
+    def most_in_val(self, is_hashed: bool) -> float:
+        """For what share of a range there should be room in val. Without hashes, all of it may be val."""
+        share = self.limit / (1 << 64)
+        return min(1.0, 2 * (1 - share if self.above else share)) if is_hashed and not len(self.keys) else 1.0
+
 
 class Kept(NamedTuple):
     """One slice of a range: its texts, where they begin, and their ids."""
@@ -119,8 +124,8 @@ class Side(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How far a range was milled, and whether what comes next is unusual; records or passages, those that are empty, those in
-    val, and whether the last is; train and val."""
+    """How far a range was milled, and whether it ends there, before what is unusual; records or passages, those that are
+    empty, those in val, and whether the last is; train and val."""
 
     at: int
     unusual: bool
@@ -201,15 +206,14 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
         token_bytes=recipe.dtype.itemsize,
         eot=-1 if recipe.eot is None else recipe.eot,
         before=recipe.before,
-        ends_room=max(rows, part.size // (2 * _LEAST_RECORD)),
+        ends_room=max(rows, part.size // _LEAST_RECORD),
         file=part.reader.file.descriptor,
         keep=keep % max(1, part.size // slice_bytes),
         **of_kind,
     )
     given.most, given.seed = part.hashed or (0, 0)
-    # All may be of one split; but as little of val is usual, it has room for what is surely needed.
-    for side, size in zip(given.sides, (max(part.size, slice_room), slice_room)):
-        side.room = size * whole.ids_per_byte + given.ends_room * (whole.ids_per_text + 1) + _SLACK
+    for side, size in zip(given.sides, (part.size, int(part.size * recipe.most_in_val(part.hashed is not None)))):
+        side.room = (size + slice_room) * whole.ids_per_byte + given.ends_room * (whole.ids_per_text + 1) + _SLACK
     return _milled(given, recipe)
 
 
@@ -270,14 +274,13 @@ def end_of(at: int, size: int, rules: TextRules, find: Callable[[int], int | Non
     return size if size - at <= with_rest(about, 0) else find(at + about)
 
 
-def small(rules: TextRules) -> TextRules:
-    """How the rest of a range is read: a little at a time, which is soon over."""
-    return dataclasses.replace(rules, range_bytes=0, block_bytes=min(rules.block_bytes, rules.max_run_bytes))
-
-
-def to_whole(parts: Iterator[T], is_whole: Callable[[T], bool]) -> Iterator[T]:
-    """Up to the first with which a document ends."""
-    for part in parts:
+def rest(read: Callable[[TextRules], Iterator[T]], rules: TextRules, to_end: bool, is_whole: Callable[[T], bool]) -> Iterator[T]:
+    """The rest of a range, as read yields it with these rules: to its end, or a small part, up to where a document ends."""
+    if to_end:
+        yield from read(dataclasses.replace(rules, range_bytes=0))
+        return
+    least = min(rules.block_bytes, rules.max_run_bytes)
+    for part in read(dataclasses.replace(rules, range_bytes=0, block_bytes=least)):
         yield part
         if is_whole(part):
             return

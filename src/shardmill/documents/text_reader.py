@@ -8,6 +8,7 @@ but the content.
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -185,10 +186,10 @@ def _range(reader: Reader, file: int, at: int, base: int, rules: TextRules) -> R
         where = {"separator": compiled.address(bytes_of), "separator_size": len(separator)}
         return {"kind": ranges.SEPARATED, **where}, bytes_of
 
-    def rest(at: int, _: int) -> Iterator[TextPart | Counted | RangePart]:
+    def rest(at: int, _: int, to_end: bool) -> Iterator[TextPart | Counted | RangePart]:
         start = Position(file=file, offset=at, begin=at)
-        parts = _read_documents(start, Until(own, end), base, ranges.small(rules), None)
-        return ranges.to_whole(parts, lambda part: part.after.begin == part.after.offset)
+        read = partial(_read_documents, start, Until(own, end), base, until=None)
+        return ranges.rest(read, rules, to_end, lambda part: part.after.begin == part.after.offset)
 
     return RangePart(
         file=file,
@@ -345,10 +346,10 @@ def _range_of_passages(
         apart = {} if adjacent is None else {"adjacent": compiled.address(adjacent), "adjacent_count": len(adjacent)}
         return {"kind": ranges.PASSAGES, **window, **apart}, adjacent
 
-    def rest(at: int, _: int) -> Iterator[TextPart | RangePart]:
+    def rest(at: int, _: int, to_end: bool) -> Iterator[TextPart | RangePart]:
         here = Position(file=start.file, offset=at, begin=start.begin)
         there = Position(file=start.file, offset=end, begin=start.begin)
-        return ranges.to_whole(_read_passages(here, own, base, ranges.small(rules), there), lambda _: True)
+        return ranges.rest(partial(_read_passages, here, own, base, until=there), rules, to_end, lambda _: True)
 
     return RangePart(
         file=start.file,

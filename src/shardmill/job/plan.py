@@ -83,7 +83,7 @@ def stretches(files: InputFiles, rules: TextRules, start: Position, *, alone: bo
     suffix, compression = detect.suffixes(files.path(start.file))
     plain = compression is None and detect.FORMAT_OF_SUFFIX.get(suffix, "text") in ("text", "jsonl")
     blocks = _REMOTE_BLOCKS if files.special else _BLOCKS
-    most = _MOST_OF_LARGE if rules.block_bytes > _LARGE_BLOCK else _MOST_COMPRESSED_BYTES
+    most = _MOST_OF_LARGE if max(rules.block_bytes, rules.range_bytes) > _LARGE_BLOCK else _MOST_COMPRESSED_BYTES
     most = _MOST_BYTES if plain or files.special else most
     step = max(rules.block_bytes, min(blocks * rules.block_bytes, most))
     step -= step % rules.block_bytes if plain else 0

@@ -17,6 +17,7 @@ from shardmill.tokens.encoder import Encoder
 from shardmill.tokens.layout import Turn
 
 _MANY_WORKERS = 8
+_MOST_PASSED_OVER = 15
 
 
 def recipe_of(job: Job, splitter: Splitter, turn: Turn | None) -> Recipe | None:
@@ -44,34 +45,58 @@ def range_bytes(job: Job) -> int:
     return block if job.budget.workers < _MANY_WORKERS else max(block, 4 * block // job.writes.dtype.itemsize)
 
 
-def mill_range(job: Job, splitter: Splitter, encoder: Encoder, block: Block, recipe: Recipe) -> Milled:
-    """A range is one Block. Records that are unusual are milled as any others, a few at a time."""
-    (part,) = block.parts
-    assert isinstance(part, RangePart)
-    at, record, parts = part.at, part.record, list[Milled]()
-    with part.reader:
+class RangeMiller:
+    """Of one worker. Records that are unusual are milled as any others; where they are many, so is the rest of a range, and
+    some of those that come next."""
+
+    def __init__(self, job: Job, splitter: Splitter, encoder: Encoder, recipe: Recipe) -> None:
+        self._job, self._splitter, self._encoder, self._recipe = job, splitter, encoder, recipe
+        self._pass_over = self._passed_over = 0
+        """How many ranges C is not asked for, and how many of them came."""
+
+    def mill(self, block: Block) -> Milled:
+        """A range is one Block."""
+        (part,) = block.parts
+        assert isinstance(part, RangePart)
+        with part.reader:
+            parts, record = self._parts(block, part)
+            if not part.reader.is_still:
+                refuse_changed_reader(self._job.files[part.file], part.reader)
+            part.reader.done_until(part.done_until)
+        made = parts[0] if len(parts) == 1 else _joined(block, parts)
+        made.counts = dataclasses.replace(made.counts, input_bytes=block.input_bytes)
+        if part.unit == "line" and block.after.file == part.file:
+            made.after = dataclasses.replace(block.after, record=record)
+        return made
+
+    def _parts(self, block: Block, part: RangePart) -> tuple[list[Milled], int]:
+        """And the number of the record behind them."""
+        at, record, parts, places = part.at, part.record, list[Milled](), 0
+        to_end = passed_over = self._passed_over < self._pass_over
+        self._passed_over += 1
         while at < part.end:
-            found = ranges.mill(part, at, recipe, _hash(block.index, at))
-            parts.append(_by_c(job, block, part, found, 0 if parts else block.input_bytes))
-            at, record = found.at, record + found.records
-            for some in part.rest(at, record) if found.unusual else ():
+            if not to_end:
+                found = ranges.mill(part, at, self._recipe, _hash(block.index, at))
+                parts.append(_by_c(self._job, block, part, found))
+                stays, at, record = found.at == at, found.at, record + found.records
+                if at == part.end or not (found.unusual or stays or part.unit == "row"):
+                    continue
+                places += 1
+                to_end = places > 1 or part.passages or part.unit == "row"
+            for some in part.rest(at, record, to_end):
                 rest = dataclasses.replace(block, parts=(some,), input_bytes=0)
-                parts.append(mill_block(job, splitter, encoder, rest))
+                parts.append(mill_block(self._job, self._splitter, self._encoder, rest))
                 at, record = part.reached(some.after)
-        if not part.reader.is_still:
-            refuse_changed_reader(job.files[part.file], part.reader)
-        part.reader.done_until(part.done_until)
-    made = parts[0] if len(parts) == 1 else _joined(block, parts)
-    if part.unit == "line" and block.after.file == part.file:
-        made.after = dataclasses.replace(block.after, record=record)
-    return made
+        if not passed_over:
+            self._pass_over, self._passed_over = min(_MOST_PASSED_OVER, 2 * self._pass_over + 1) if to_end else 0, 0
+        return parts, record
 
 
 def _hash(index: int, at: int) -> int:
     return xxhash.xxh3_64_intdigest(at.to_bytes(8, "little"), seed=index)
 
 
-def _by_c(job: Job, block: Block, part: RangePart, found: Outcome, input_bytes: int) -> Milled:
+def _by_c(job: Job, block: Block, part: RangePart, found: Outcome) -> Milled:
     checked = 0
     if found.kept is not None and job.checker.wants(block.index, found.seconds):
         kept = found.kept()
@@ -85,14 +110,9 @@ def _by_c(job: Job, block: Block, part: RangePart, found: Outcome, input_bytes: 
     ]
     if part.passages:
         runs.sort(key=lambda run: run.val == found.last_in_val)  # what comes next may belong to the last passage
-        counts = Counts(input_bytes=input_bytes, passages=found.records, passages_val=found.in_val)
+        counts = Counts(passages=found.records, passages_val=found.in_val)
     else:
-        counts = Counts(
-            input_bytes=input_bytes,
-            documents=found.records,
-            documents_val=found.in_val,
-            documents_empty=found.empty,
-        )
+        counts = Counts(documents=found.records, documents_val=found.in_val, documents_empty=found.empty)
     has_text = True if runs else None
     return Milled(
         index=block.index, runs=runs, counts=counts, checked_bytes=checked, after=block.after, has_text=has_text

@@ -24,7 +24,7 @@ from shardmill.job.ahead import Ahead, Stored
 from shardmill.job.block import Milled, mill_block
 from shardmill.job.job import Job
 from shardmill.job.plan import Block, Stretch
-from shardmill.job.ranges import mill_range, range_bytes, recipe_of
+from shardmill.job.ranges import RangeMiller, range_bytes, recipe_of
 from shardmill.job.split import Splitter
 from shardmill.system import buffers, machine
 from shardmill.tokens.encoder import Encoder
@@ -82,13 +82,14 @@ def mill_blocks(
 
 
 def _work(job: Job, splitter: Splitter, encoder: Encoder, recipe: Recipe | None, pipeline: "_Pipeline") -> None:
+    miller = None if recipe is None else RangeMiller(job, splitter, encoder, recipe)
     try:
         with buffers.used_again():
             while (taken := pipeline.take()) is not None:
                 try:
                     result: Milled | ShardmillError
-                    if recipe is not None and isinstance(next(iter(taken.block.parts), None), RangePart):
-                        result = mill_range(job, splitter, encoder, taken.block, recipe)
+                    if miller is not None and any(isinstance(part, RangePart) for part in taken.block.parts[:1]):
+                        result = miller.mill(taken.block)
                     else:
                         result = mill_block(job, splitter, encoder, taken.block)
                 except ShardmillError as e:

@@ -179,7 +179,7 @@ def _range(of: Rows, local: InputReader, chunks: list[Chunk], first: int, rules:
         after=of.position(end),
         done_until=chunks[-1].end,
         given=given,
-        rest=lambda row, _: read_parts(of.position(row), own, of.base, ranges.small(rules), end),
+        rest=lambda row, *_: read_parts(of.position(row), own, of.base, dataclasses.replace(rules, range_bytes=0), end),
         place=lambda row: Location(path=of.path, row=row),
     )
 

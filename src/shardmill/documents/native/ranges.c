@@ -71,8 +71,10 @@ static int64_t next_lines(Range *r, Slice *s, int64_t size)
     s->used = texts_lines(s->data, size, '\n', r->rows, r->longest, size == r->end - r->at, &count);
     Lines g = {s->data, s->used, count, r->names, r->name_ends, r->name_count, s->out, s->texts, s->sizes, s->starts, s->odd, 0, 0, NULL, 0};
     lines_texts(&g);
-    s->records = count;
-    return !s->used || (g.unusual && memchr(s->odd, 1, (size_t)count)) ? UNUSUAL : ALL_DONE;
+    const u8 *odd = g.unusual ? memchr(s->odd, 1, (size_t)count) : NULL;
+    s->records = odd ? odd - s->odd : count;
+    s->used = odd ? s->starts[s->records] : s->used;
+    return odd || !s->used ? UNUSUAL : ALL_DONE;
 }
 
 /* Documents between separators. What stands behind the last one is a document only where the range ends. */
@@ -85,8 +87,11 @@ static int64_t next_separated(Range *r, Slice *s, int64_t size)
         s->starts[i] = at;
         s->texts[i] = s->data + at;
         s->sizes[i] = end - at;
-        if (end - at > r->longest || !is_utf8(s->data + at, s->data + end))
+        if (end - at > r->longest || !is_utf8(s->data + at, s->data + end)) {
+            s->records = i;
+            s->used = at;
             return UNUSUAL;
+        }
         at = end + r->separator_size;
     }
     s->used = all ? size : at;
@@ -97,7 +102,7 @@ static int64_t next_separated(Range *r, Slice *s, int64_t size)
 static int64_t next_of_file(Range *r, Slice *s, int64_t size)
 {
     int64_t left = r->end - r->at;
-    s->used = 0;
+    s->used = s->records = 0;
     size = size < left ? size : left;
     if (filled((int)r->file, r->at, s->data, size) != size)
         return UNUSUAL;
@@ -123,20 +128,20 @@ static int64_t next_rows(Range *r, Slice *s)
 {
     Chunks *c = r->chunks;
     Window w = {s->texts, s->sizes, s->odd, 0, r->rows, 0, r->slice_bytes, r->longest};
-    int64_t why = c->now < c->found ? chunks_rows(c, &w) : DONE;
+    int64_t why = c->now < c->found ? chunks_rows(c, &w) : DONE, usual = 0;
+    s->used = s->records = 0;
     if (!w.count && why == DONE) {
         if (!keep_dictionary(r))
             return UNUSUAL;
         c->used = 0;
         chunks_take(c, &w);
     }
-    for (int64_t i = 0; i < w.count; i++) {
-        s->starts[i] = i;
-        if (s->odd[i] || !is_utf8(s->texts[i], s->texts[i] + s->sizes[i]))
-            return UNUSUAL;
-    }
-    s->records = s->used = w.count;
-    return w.count && w.count <= r->end - r->at ? ALL_DONE : UNUSUAL;
+    if (!w.count || w.count > r->end - r->at)
+        return UNUSUAL;
+    for (; usual < w.count && !s->odd[usual] && is_utf8(s->texts[usual], s->texts[usual] + s->sizes[usual]); usual++)
+        s->starts[usual] = usual;
+    s->records = s->used = usual;
+    return usual < w.count ? UNUSUAL : ALL_DONE;
 }
 
 /* The pages of these rows may be gone when the caller looks at them. */
@@ -147,6 +152,7 @@ static void copy_texts(Slice *s)
         s->texts[i] = memcpy(to, s->texts[i], (size_t)s->sizes[i]);
 }
 
+/* Finds the next records; UNUSUAL: with what comes after them, or there are none. */
 static int64_t next_slice(Range *r, Slice *s)
 {
     int64_t why;
@@ -372,14 +378,15 @@ static int64_t mill_passages(Range *r)
 static int64_t mill_slice(Range *r)
 {
     Slice *s = r->slices + (r->done == r->keep);
-    int64_t why = next_slice(r, s);
-    if (why)
-        return why;
-    int64_t bytes = leave_out_empty(s), began = cpu_nanoseconds();
+    int64_t why = next_slice(r, s), bytes, began;
+    if (!s->used)
+        return UNUSUAL;
+    bytes = leave_out_empty(s);
     if (r->kind == CHUNKS && s == r->slices + 1)
         copy_texts(s);
     if (!has_room(r, s, bytes))
         return NO_ROOM;
+    began = cpu_nanoseconds();
     if (r->encode(r->engine, s->texts, s->sizes, s->count, s->ids, s->counts) < 0)
         return UNUSUAL;
     r->nanoseconds += cpu_nanoseconds() - began;
@@ -389,7 +396,7 @@ static int64_t mill_slice(Range *r)
     r->records += s->records;
     r->empty += s->records - s->count;
     r->done++;
-    return ALL_DONE;
+    return why;
 }
 
 /* Mills the documents in [at, end), as far as they are usual; `at` tells how far that is, and the result why it ended. */
