@@ -274,7 +274,9 @@ def end_of(at: int, size: int, rules: TextRules, find: Callable[[int], int | Non
     return size if size - at <= with_rest(about, 0) else find(at + about)
 
 
-def rest(read: Callable[[TextRules], Iterator[T]], rules: TextRules, to_end: bool, is_whole: Callable[[T], bool]) -> Iterator[T]:
+def rest(
+    read: Callable[[TextRules], Iterator[T]], rules: TextRules, to_end: bool, is_whole: Callable[[T], bool]
+) -> Iterator[T]:
     """The rest of a range, as read yields it with these rules: to its end, or a small part, up to where a document ends."""
     if to_end:
         yield from read(dataclasses.replace(rules, range_bytes=0))

@@ -68,7 +68,7 @@ class ByteLevel:
     def whole(self) -> Whole:
         check = check_of_form() if self._nfc else None
         raw, normalized = (each.pointer if each else None for each in (self._raw, self._normalized))
-        made = self._native.whole(raw, normalized, None if check is None else check.pointer)
+        made = self._native.whole(raw, normalized, None if check is None else check.pointer, self.encode)
         return replace(made, owner=(self, made.owner, check))
 
     @property

@@ -21,8 +21,8 @@ TokenCounts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whole:
-    """How C encodes whole documents, or text inside one: functions, what they take first, and how much room ids need. Where
-    anything is unusual, such as an added token in the text, they decline."""
+    """How C encodes whole documents, or text inside one: functions, what they take first, and how much room ids need. They
+    return less than 0 where they cannot."""
 
     function: int
     inside: int

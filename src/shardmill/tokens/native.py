@@ -1,9 +1,10 @@
 """The native engine: byte-level BPE in C, for every pattern that its scanner knows; compiled from native/."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import (
     CDLL,
+    CFUNCTYPE,
     Structure,
     addressof,
     byref,
@@ -14,6 +15,8 @@ from ctypes import (
     c_uint32,
     c_uint64,
     c_void_p,
+    cast,
+    memmove,
 )
 from dataclasses import replace
 from functools import lru_cache
@@ -32,6 +35,7 @@ from shardmill.tokens.strings import Strings
 # The engine stores up to eight ids at a time, where fewer are left.
 _SLACK_IDS = 16
 _CPU_PATHS = 4
+_DECLINED = -2
 # As engine.h numbers them.
 REASONS = {
     1: "out of memory for the native engine",
@@ -117,7 +121,7 @@ class _Given(Structure):
 class _Guarded(Structure):
     """As in native/whole.c."""
 
-    _fields_ = [(name, c_void_p) for name in ("engine", "raw", "normalized", "nfc")]
+    _fields_ = [(name, c_void_p) for name in ("engine", "raw", "normalized", "nfc", "otherwise")]
 
 
 class Native:
@@ -147,13 +151,21 @@ class Native:
         block = self._library.engine_block
         return laid_by(layout, self._room(texts), lambda *room: block(self._engine, *texts.given, *room))
 
-    def whole(self, raw: int | None, normalized: int | None, nfc: int | None) -> Whole:
-        """For C: with what is looked for in the text first, if there is any of it."""
-        guarded = _Guarded(self._engine, raw, normalized, nfc)
-        looks = raw or normalized or nfc
+    def whole(
+        self,
+        raw: int | None,
+        normalized: int | None,
+        nfc: int | None,
+        otherwise: Callable[[Strings], tuple[Ids, TokenCounts]],
+    ) -> Whole:
+        """For C: with what is looked for in the text first, if there is any of it, and what encodes texts that have it."""
+        looks, called = raw or normalized or nfc, called_by_c(otherwise, self._dtype, _SLACK_IDS)
+        guarded = _Guarded(self._engine, raw, normalized, nfc, cast(called, c_void_p))
         function = compiled.function(self._library, "guarded_encode" if looks else "engine_encode")
         engine = addressof(guarded) if looks else self._engine
-        return Whole(function=function, inside=function, engine=engine, dtype=self._dtype, owner=(self, guarded))
+        return Whole(
+            function=function, inside=function, engine=engine, dtype=self._dtype, owner=(self, guarded, called)
+        )
 
     def _room(self, texts: Strings) -> Ids:
         return buffers.take((texts.total + _SLACK_IDS) * self._dtype.itemsize).view(self._dtype)
@@ -168,6 +180,26 @@ class Native:
     @property
     def memory(self) -> int:
         return int(self._library.engine_memory(self._engine))
+
+
+def called_by_c(encode: Callable[[Strings], tuple[Ids, TokenCounts]], dtype: "np.dtype[Any]", slack: int) -> Any:
+    """A function as C calls it: texts → their ids, and how many each has, where C has room for one for each byte and `slack`
+    more; how many there are, or less than 0."""
+
+    def called(_: None, texts: int, sizes: int, count: int, ids: int, counts: int) -> int:
+        try:
+            pointers, of_each = (np.ctypeslib.as_array((c_int64 * count).from_address(at)) for at in (texts, sizes))
+            found, number = encode(Strings(pointers, of_each, ()))
+        except Exception:  # told when the caller tries again without C
+            return _DECLINED
+        if found.itemsize > dtype.itemsize or len(found) > int(of_each.sum()) + slack:
+            return _DECLINED
+        found = found.astype(dtype, copy=False)
+        memmove(ids, compiled.address(found), found.nbytes)
+        memmove(counts, compiled.address(number), number.nbytes)
+        return len(found)
+
+    return CFUNCTYPE(c_int64, *[c_void_p] * 3, c_int64, *[c_void_p] * 2)(called)
 
 
 def with_live(model: Model) -> Model:
