@@ -13,11 +13,14 @@ from unittest.mock import patch
 import numpy as np
 
 from given_texts import load_once
-from shardmill.documents import jsonl, long_values
+from shardmill.documents import jsonl, long_values, ranges, text_reader
+from shardmill.documents.columnar import chunks, parquet
+from shardmill.documents.rejects import Shift
 from shardmill.inputs.input_files import InputFiles
 from shardmill.job import block as blocks
 from shardmill.job import job as jobs
 from shardmill.job import mill, plan, sources
+from shardmill.job import ranges as in_ranges
 from shardmill.record.manifest import Counts
 from shardmill.spec import Limits, Spec
 from shardmill.tokens.encoder import Encoder
@@ -96,11 +99,64 @@ def job_of(files, *, engine="auto", block_bytes=1 << 20, **choices):
 
 
 def mill_blocks(job, splitter, start=None, val=False):
-    """Mill from a Position on, block after block, as the mill commits them."""
-    out, counts = Milled(), Counts()
+    """Mill from a Position on, block after block, as the mill commits them: with ranges, too, where it would."""
     used = encoder(job.spec.tokenizer, "reference" if job.engines.ours is None else "native")
-    for block in plan.blocks(job.files, job.rules, plan.rest(start or plan.BEGINNING)):
-        milled = blocks.mill_block(job, splitter, used, block)
+    found = plan.blocks(job.files, job.rules, plan.rest(start or plan.BEGINNING))
+    out = _collected((blocks.mill_block(job, splitter, used, block) for block in found), val)
+    for slice_bytes in (80, 5000):
+        again = mill_ranges(job, splitter, slice_bytes, start, val)
+        assert again is None or _same(again, out)
+    return out
+
+
+def mill_ranges(job, splitter, slice_bytes, start=None, val=False):
+    """The same, all that can be in ranges, whose slices and windows have about so many bytes; None: nothing can."""
+    recipe = in_ranges.recipe_of(job, splitter, None)
+    if recipe is None:
+        return None
+    used = encoder(job.spec.tokenizer, "native")
+    rules = dataclasses.replace(job.rules, range_bytes=max(job.rules.block_bytes, 3 * slice_bytes))
+    with slices_of(slice_bytes):
+        found = plan.blocks(job.files, rules, plan.rest(start or plan.BEGINNING))
+        return _collected(_with_ranges(job, splitter, used, recipe, found, start), val)
+
+
+@contextmanager
+def slices_of(size):
+    with (
+        patch.object(ranges, "SLICE_BYTES", size),
+        patch.object(ranges, "_PIECE_BYTES", 2 * size),
+        patch.object(text_reader, "_WINDOW", 8 * size),
+        patch.object(parquet, "_RANGE_BYTES", 4 * size),
+        patch.object(chunks, "_AHEAD_BYTES", 4 * size),
+        patch.object(chunks, "_PAGES_BYTES", 4 * size),
+    ):
+        yield
+
+
+def _with_ranges(job, splitter, used, recipe, found, start):
+    miller, at = in_ranges.RangeMiller(job, splitter, used, recipe), start or plan.BEGINNING
+    for block in found:
+        if isinstance(next(iter(block.parts), None), ranges.RangePart):
+            milled = miller.mill(block)
+        else:
+            milled = blocks.mill_block(job, splitter, used, block)
+        if block.before is not None:  # as the pipeline does, which knows how many lines there were
+            by = Shift(lines=at.record - block.before.record, text=at.offset - block.before.offset)
+            milled.move(by)
+        at = milled.after
+        yield milled
+
+
+def _same(one, other):
+    ends = [(each.after[-1][0] if each.after else None) for each in (one, other)]
+    tokens = [(each.train, each.val, each.counts, each.rejects) for each in (one, other)]
+    return ends[0] == ends[1] and tokens[0] == tokens[1]
+
+
+def _collected(found, val):
+    out, counts = Milled(), Counts()
+    for milled in found:
         counts += milled.counts
         out.rejects += milled.rejects
         for run in milled.runs:

@@ -153,27 +153,31 @@ def blocks(
         index = first + count
         return Block(index=index, parts=tuple(parts), input_bytes=done, after=after, before=before)
 
-    for read in _all_parts(files, rules, stretch, drop_behind=drop_behind, stop=stop):
-        part = read.part
-        alone = isinstance(part, RangePart)  # how many records a range has is known when it is milled
-        if part is not None and parts:
-            most = rules.block_bytes if first + count else min(rules.block_bytes, FIRST_PART_BYTES)
-            full = alone or size + part.size > most or len(parts) == _MAX_PARTS
-        else:
-            full = False
-        if full or ((done or parts) and read.inside != (before is not None)):
-            yield block()
-            parts, size, done, count = [], 0, 0, count + 1
-        if not (done or parts):
-            before = read.at if read.inside else None
-        done += read.spent
-        after = read.after
-        if part is not None:
-            parts.append(part)
-            size += part.size
-        if alone:
-            yield block()
-            parts, size, done, count = [], 0, 0, count + 1
+    try:
+        for read in _all_parts(files, rules, stretch, drop_behind=drop_behind, stop=stop):
+            part = read.part
+            if part is not None and parts:
+                most = rules.block_bytes if first + count else min(rules.block_bytes, FIRST_PART_BYTES)
+                # How many records a range has is known when it is milled.
+                alone = isinstance(part, RangePart) or isinstance(parts[-1], RangePart)
+                full = alone or size + part.size > most or len(parts) == _MAX_PARTS
+            else:
+                full = False
+            if full or ((done or parts) and read.inside != (before is not None)):
+                yield block()
+                parts, size, done, count = [], 0, 0, count + 1
+            if not (done or parts):
+                before = read.at if read.inside else None
+            done += read.spent
+            after = read.after
+            if part is not None:
+                parts.append(part)
+                size += part.size
+    except ShardmillError:
+        for part in parts:  # the error may be kept, and keeps what nobody will mill
+            if isinstance(part, RangePart):
+                part.reader.close()
+        raise
     pipe = next(iter(files.pipes), None)
     empty = not (done or count or stretch.start != BEGINNING)
     if pipe is not None and empty and not any(isinstance(p, Counted) and p.error for p in parts):
