@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from given_texts import load_once
+from shardmill.documents import ranges
 from shardmill.documents.pieces import BEGINNING
 from shardmill.errors import InputError, TemporaryError
 from shardmill.job import workers
@@ -210,13 +211,18 @@ def test_what_waits_is_bounded_in_memory_and_on_disk(tmp_path):
 
 def test_where_a_core_is_idle_one_worker_reads_and_writes_while_it_encodes(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("".join(f"line {number} of some text\n" for number in range(600_000)))
-    encode, turns, taken, made = ByteLevel.encode_and_lay_out, [], [], {}
+    encode, mill, turns, taken, made = ByteLevel.encode_and_lay_out, ranges.mill, [], [], {}
 
     def watched(engine, texts, begins, layout):
         taken.append((threading.current_thread().name, layout.turn))
         return encode(engine, texts, begins, layout)
 
+    def watched_in_ranges(part, at, recipe, keep):
+        taken.append((threading.current_thread().name, recipe.turn))
+        return mill(part, at, recipe, keep)
+
     monkeypatch.setattr(ByteLevel, "encode_and_lay_out", watched)
+    monkeypatch.setattr(ranges, "mill", watched_in_ranges)
     monkeypatch.setattr(workers, "Turn", lambda count: turns.append(count) or Turn(count))
     for cores in (1, 4):
         monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)

@@ -126,10 +126,10 @@ def slices_of(size):
     with (
         patch.object(ranges, "SLICE_BYTES", size),
         patch.object(ranges, "_PIECE_BYTES", 2 * size),
-        patch.object(text_reader, "_WINDOW", 8 * size),
+        patch.object(text_reader, "_WINDOW", 60 * size),
         patch.object(parquet, "_RANGE_BYTES", 4 * size),
-        patch.object(chunks, "_AHEAD_BYTES", 4 * size),
-        patch.object(chunks, "_PAGES_BYTES", 4 * size),
+        patch.object(chunks, "_AHEAD_BYTES", 30 * size),
+        patch.object(chunks, "_PAGES_BYTES", 30 * size),
     ):
         yield
 

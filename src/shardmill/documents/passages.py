@@ -4,11 +4,15 @@ A border is told by what stands near it (native/passages.c), so whoever begins t
 passages that the whole text has, and an edit moves only the borders near it.
 """
 
+from ctypes import CFUNCTYPE, c_int64, c_uint8, c_void_p, memmove
+from typing import Any
+
 import numpy as np
 
 from shardmill.documents import native
 from shardmill.documents.rules import PASSAGE_HEAD, Passages, TextRules, growing
 from shardmill.io.reading import Reader
+from shardmill.system import compiled
 from shardmill.tokens.cuts import CONTEXT_BYTES, Cuts
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
@@ -16,6 +20,8 @@ from shardmill.tokens.strings import Flags, Numbers, Strings
 BEFORE_BYTES = 8
 # For tokenizers without known exact cuts, passages still end at spaces and lines, but by force: val must get its share.
 _BY_FORCE = Cuts("spaces")
+
+_DECLINED = -1
 
 Border = tuple[int, bool]
 """Where a passage begins, and whether the text is cut there by force."""
@@ -78,6 +84,24 @@ def first_border(reader: Reader, base: int, at: int, rules: TextRules) -> int | 
         if len(borders) or at_end:
             break
     return low + int(borders[0]) if len(borders) else None
+
+
+def borders_for_c(reader: Reader, base: int, rules: TextRules) -> Any:
+    """A function that C calls to find the borders in text that it has read, as in native/ranges.h."""
+
+    def find(data: int, low: int, size: int, first: int, after: int, out: int, most: int) -> int:
+        try:
+            text = memoryview((c_uint8 * size).from_address(data)).cast("B")
+            found, forced = _borders(text, low, base, (first, after), rules, at_end=low + size == reader.size)
+        except Exception:  # told when the caller tries again without C
+            return _DECLINED
+        if forced.any() or len(found) > most:
+            return _DECLINED
+        found = found.astype(np.int64, copy=False)
+        memmove(out, compiled.address(found), found.nbytes)
+        return len(found)
+
+    return CFUNCTYPE(c_int64, c_void_p, *[c_int64] * 4, c_void_p, c_int64)(find)
 
 
 def context_bytes(rules: TextRules) -> int:

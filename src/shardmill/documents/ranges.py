@@ -163,7 +163,7 @@ class _Range(Structure):
         *(("separator", c_void_p), ("separator_size", c_int64)),
         *(("chunks", c_void_p), ("dictionary", c_void_p), ("dictionary_room", c_int64)),
         *((name, c_int64) for name in ("reach", "context", "file_size", "window_bytes")),
-        *(("adjacent", c_void_p), ("adjacent_count", c_int64)),
+        *(("find_borders", c_void_p), ("adjacent", c_void_p), ("adjacent_count", c_int64)),
         *(("val_keys", c_void_p), ("val_key_count", c_int64)),
         *((name, c_int64) for name in ("most", "base", "above", "no_limit")),
         *(("seed", c_uint64), ("limit", c_uint64)),

@@ -8,6 +8,7 @@ but the content.
 
 import dataclasses
 from collections.abc import Iterator
+from ctypes import c_void_p, cast
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from shardmill.documents import native, ranges, utf8
 from shardmill.documents.passages import (
     BEFORE_BYTES,
+    borders_for_c,
     character_boundary,
     context_bytes,
     find_passages,
@@ -342,9 +344,10 @@ def _range_of_passages(
     adjacent = cuts.adjacent if cuts.family == "sentencepiece" else None
 
     def given() -> tuple[dict[str, Any], object]:
+        find = borders_for_c(own, base, rules)
         window = {"window_bytes": _WINDOW, "file_size": own.size, "reach": reach, "context": context}
         apart = {} if adjacent is None else {"adjacent": compiled.address(adjacent), "adjacent_count": len(adjacent)}
-        return {"kind": ranges.PASSAGES, **window, **apart}, adjacent
+        return {"kind": ranges.PASSAGES, "find_borders": cast(find, c_void_p), **window, **apart}, (adjacent, find)
 
     def rest(at: int, _: int, to_end: bool) -> Iterator[TextPart | RangePart]:
         here = Position(file=start.file, offset=at, begin=start.begin)

@@ -282,31 +282,39 @@ static int is_cut(const Range *r, const u8 *p)
            !is_among(r->adjacent, r->adjacent_count, any << POINT_BITS | second);
 }
 
+/* The borders of passages in a part of the window, which begins at byte `low` of the file. Where one must be moved to the
+ * next place where text may be cut, Python is asked for all. Less than 0: it cannot tell. */
+static int64_t find_borders(Range *r, int64_t low, int64_t size, int64_t here, int64_t until)
+{
+    int64_t from = here + 1 - r->reach / 2, *out = r->borders + 1, most = most_borders(r) - 2, ends = low + size == r->file_size;
+    int64_t found = passages_borders(r->window, size, low, r->reach, low == 0, ends, from > 0 ? from : 0, until, out, r->visible, most);
+    for (int64_t i = 0; i < found; i++)
+        if (!r->visible[i] || !is_cut(r, r->window + out[i]))
+            return r->find_borders(r->window, low, size, here + 1, until, out, most);
+    return found;
+}
+
 /* Reads the next window of running text. Returns where its passages begin in it, and where the last one ends, one behind
  * the other; how many they are. 0: what comes next is unusual. */
 static int64_t next_passages(Range *r, int64_t *here)
 {
-    int64_t left = r->end - r->at, size = left < longest_window(r) ? left : r->window_bytes;
+    int64_t left = r->end - r->at, size = left < longest_window(r) ? left : r->window_bytes, count = 1;
     int64_t low = r->at > r->context ? r->at - r->context : 0, stop = r->at + size + r->context;
     stop = stop < r->file_size ? stop : r->file_size;
     *here = r->at - low;
     if (filled((int)r->file, low, r->window, stop - low) != stop - low)
         return 0;
-    int64_t from = *here + 1 - r->reach / 2, until = *here + size + 1, count = 1;
-    int64_t found = passages_borders(r->window, stop - low, low, r->reach, low == 0, stop == r->file_size, from > 0 ? from : 0, until,
-                                     r->borders + 1, r->visible + 1, most_borders(r) - 2);
+    int64_t found = find_borders(r, low, stop - low, *here, *here + size + 1);
     r->borders[0] = *here;
     for (int64_t i = 1; i <= found; i++) {
         int64_t border = r->borders[i];
-        if (!r->visible[i] || !is_cut(r, r->window + border))
-            return 0; /* it may be somewhere else */
         if (border <= *here)
             continue;
         if (border - r->borders[count - 1] > r->longest)
             return 0;
         r->borders[count++] = border;
     }
-    if (found < 0 || count < 2 || (size == left && r->borders[count - 1] != *here + left) ||
+    if (count < 2 || (size == left && r->borders[count - 1] != *here + left) ||
         !is_utf8(r->window + *here, r->window + r->borders[count - 1]))
         return 0;
     return count - 1;

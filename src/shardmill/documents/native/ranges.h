@@ -11,6 +11,10 @@ enum { ALL_DONE, UNUSUAL, NO_ROOM };
 /* The ids of texts in a row, and how many each has; how many there are in all, or less than 0: the caller must do it. */
 typedef int64_t (*Encode)(void *engine, const u8 *const *texts, const int64_t *sizes, int64_t count, u8 *ids, int64_t *counts);
 
+/* Where passages begin, from one place to another of `size` bytes, which begin at byte `low` of the file; how many, `most`
+ * at most; or less than 0. */
+typedef int64_t (*FindBorders)(const u8 *data, int64_t low, int64_t size, int64_t from, int64_t until, int64_t *out, int64_t most);
+
 /* Train or val: its tokens, room for so many, where documents end among them, and how much text they are. */
 typedef struct {
     u8 *tokens;
@@ -43,6 +47,7 @@ typedef struct {
     u8 *dictionary;
     int64_t dictionary_room;
     int64_t reach, context, file_size, window_bytes; /* of passages; so much around them tells where they begin */
+    FindBorders find_borders;
     const u64 *adjacent; /* pairs of characters between which text must not be cut, in order; null: it may at every border */
     int64_t adjacent_count;
     /* Which are val: those whose key is one of these, in order, if there are any; else is below a limit, or (above) is not.
