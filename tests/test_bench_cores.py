@@ -51,6 +51,24 @@ print(json.dumps({each.name.split()[-1]: [each.wall, each.cpu, each.times] for e
     assert "line" in found and all(cpu <= wall + 0.01 for wall, cpu, _ in found.values())
 
 
+def test_calls_of_python_and_opens_are_counted_in_every_thread(tmp_path):
+    program = """
+def called(): pass
+def work():
+    for _ in range(1000): called()
+hops = job.Hops()
+threads = [threading.Thread(target=work) for _ in range(2)]
+work()
+hops.start()
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+import os; os.close(os.open(__file__, os.O_RDONLY))
+print(json.dumps(hops.stop()))
+"""
+    found = told(tmp_path / "program.py", program)
+    assert 2000 < found["calls"] < 2300 and found["opens"] == 1
+
+
 @pytest.mark.skipif(not HAS_HEADERS, reason="the headers of this Python are not installed")
 def test_the_meter_of_the_gil_tells_who_holds_it(tmp_path):
     program = """

@@ -6,7 +6,8 @@
 The same documents of about 3 KB from each kind of file, each figure in a process of its own (bench_cores_job.py), best
 of N, all inputs taking turns. Seconds are for each GB of text; what a job of 20 documents takes is subtracted. With
 sixteen workers on two cores, "held" counts only the time in which the holder had a core: with a core for each worker
-the rest would not be there.
+the rest would not be there. Calls are those of functions written in Python, by any thread, for each GB; opens are all of
+the job, those of its outputs and of modules among them.
 
 One worker gets one core, two get two; those that are metered get all.
 
@@ -266,6 +267,7 @@ class Bench:
         for _ in range(max(1, self.repeat // 2)):
             for each in self.inputs:
                 self._keep(each, "gil 1", self._run(each, 1, "gil"))
+                self._keep(each, f"hops {MANY}", self._run(each, MANY, "hops"))
                 for meter in ("gil", "locks"):
                     self._keep(each, f"{meter} {MANY}", self._run(each, MANY, meter))
                     if not each.name.endswith("-hf"):
@@ -311,8 +313,9 @@ class Bench:
         best["peak"] = max(best.get("peak", 0), new.get("peak", 0))
         for name in {"wall", "cpu", "others"} & new.keys():
             best[name] = min(best[name], new[name])
-        for name, value in new.get("gil", {}).items():
-            best["gil"][name] = min(best["gil"][name], value)
+        for name in ("gil", "hops"):
+            for figure, value in new.get(name, {}).items():
+                best[name][figure] = min(best[name][figure], value)
         if new.get("locks") and new["locks"][0]["cpu"] < best["locks"][0]["cpu"]:
             best["locks"] = new["locks"]
 
@@ -330,8 +333,8 @@ def per_gb(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
                 continue
             new = rows[name][what] = json.loads(json.dumps(given))
             once = start.get(what, {})
-            for each, less in ((new, once), (new.get("gil", {}), once.get("gil", {}))):
-                for figure in {"wall", "cpu", "held", "running"} & each.keys():
+            for each, less in ((new, once), *((new.get(name, {}), once.get(name, {})) for name in ("gil", "hops"))):
+                for figure in {"wall", "cpu", "held", "running", "calls"} & each.keys():
                     each[figure] = max(0.0, each[figure] - less.get(figure, 0.0)) / found[name]["gb"]
             for lock in new.get("locks", []):
                 lock["cpu"] /= found[name]["gb"]
@@ -386,14 +389,16 @@ def tables(found: dict[str, dict[str, Any]]) -> list[str]:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "| input, 16 workers | GIL held | without the engine | busiest lock held | without the engine | which | limited by |",
-        "|---|--:|--:|--:|--:|---|---|",
+        "| input, 16 workers | calls of Python | opens | GIL held | without the engine | busiest lock held | without the engine | which | limited by |",
+        "|---|--:|--:|--:|--:|--:|--:|---|---|",
     ]
     for name, each in found.items():
         real, stub = f" {MANY}", f" {MANY} stub"
         held = [f"{each[f'gil{how}']['gil']['running']:.2f}" if f"gil{how}" in each else "–" for how in (real, stub)]
         locks = [f"{_worst(each, f'locks{how}')['cpu']:.2f}" if f"locks{how}" in each else "–" for how in (real, stub)]
-        cells = [label(name), *held, *locks, _worst(each, f"locks{real}")["name"], limit_of(each)]
+        hops = each[f"hops{real}"]["hops"]
+        cells = [label(name), f"{hops['calls']:,.0f}", f"{hops['opens']}", *held, *locks]
+        cells += [_worst(each, f"locks{real}")["name"], limit_of(each)]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

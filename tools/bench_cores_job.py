@@ -13,6 +13,7 @@ import ctypes
 import gc
 import hashlib
 import importlib
+import itertools
 import json
 import linecache
 import os
@@ -175,6 +176,29 @@ def _owner(path: str) -> tuple[Any, str]:
     return None, name
 
 
+class Hops:
+    """How often a function of Python is called, by any thread, and how often a file is opened, while it counts."""
+
+    def __init__(self) -> None:
+        self._calls, self._opens, self._began = itertools.count(), itertools.count(), (0, 0)
+        sys.addaudithook(lambda event, _: next(self._opens) if event == "open" else None)
+        threading.setprofile(self._count)
+        sys.setprofile(self._count)
+
+    def _count(self, _frame: object, event: str, _given: object) -> None:
+        if event == "call":
+            next(self._calls)
+
+    def start(self) -> None:
+        self._began = next(self._calls), next(self._opens)
+
+    def stop(self) -> dict[str, int]:
+        ended = next(self._calls), next(self._opens)
+        return {
+            name: after - before for name, before, after in zip(("calls", "opens"), self._began, ended, strict=True)
+        }
+
+
 def library() -> ctypes.PyDLL:
     """gilmeter.c, compiled for this Python."""
     include = sysconfig.get_paths()["include"]
@@ -214,8 +238,9 @@ def without_comparison() -> Any:
 class Clock:
     """Runs from start to stop, with the GIL's meter if one is given."""
 
-    def __init__(self, meter: ctypes.PyDLL | None, held: list[Held]) -> None:
-        self._meter, self._held = meter, held
+    def __init__(self, meter: ctypes.PyDLL | None, held: list[Held], hops: Hops | None = None) -> None:
+        self._meter, self._held, self._hops = meter, held, hops
+        self.hops: dict[str, int] = {}
         self.wall = self.cpu = self.others = 0.0
         """Others: how many cores other processes used meanwhile."""
         self.gil: dict[str, float] = {}
@@ -226,10 +251,13 @@ class Clock:
             each.zero()
         if self._meter:
             self._meter.meter_start()
+        if self._hops:
+            self._hops.start()
         self._began = time.perf_counter(), _cpu(), _cpu_of_all()
 
     def stop(self) -> None:
         began, cpu, all_cpu = self._began
+        self.hops = self._hops.stop() if self._hops else {}
         self.wall, self.cpu = time.perf_counter() - began, _cpu() - cpu
         self.others = max(0.0, (_cpu_of_all() - all_cpu - self.cpu) / self.wall)
         if self._meter:
@@ -292,7 +320,8 @@ def main() -> None:
 
     held = time_turns() if asked.get("meter") == "locks" else []
     meter = library()
-    clock = Clock(meter if asked.get("meter") == "gil" else None, locks)
+    hops = Hops() if asked.get("meter") == "hops" else None
+    clock = Clock(meter if asked.get("meter") == "gil" else None, locks, hops)
     choices = {name: asked[name] for name in ("inputs", "output", "separator", "tokenizer", "val_fraction")}
     with hooks(asked, meter):
         limits = Limits(workers=asked["workers"])
@@ -307,6 +336,7 @@ def main() -> None:
                 "cpu": clock.cpu,
                 "others": clock.others,
                 "gil": clock.gil,
+                "hops": clock.hops,
                 "workers": result.run["workers"],
                 "peak": _peak(),
                 "locks": summed(locks + held),

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import sanitize_pieces
+import sanitize_ranges
 
 from shardmill.documents import native as documents
 from shardmill.documents.columnar import native as pages
@@ -82,6 +83,7 @@ def build(kind: str, folder: Path) -> None:
         sources = map(str, sorted((ROOT / library).parent.glob("*.c")))
         subprocess.run([compiler(), *flags, *sanitizers, "-o", str(folder / library.name), *sources], check=True)
     sanitize_pieces.write_configs(folder)
+    sanitize_ranges.write_configs(folder)
 
 
 def run(kind: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -93,6 +95,9 @@ def run(kind: str, folder: Path, *options: str) -> subprocess.CompletedProcess[s
         "LD_PRELOAD": str(runtime(kind)),
         "PYTHONMALLOC": "malloc",
         "OPENBLAS_NUM_THREADS": "1",
+        # the threads and the memory of other libraries have races, in code that no sanitizer knows
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+        "TOKENIZERS_PARALLELISM": "false",
     }
     # ThreadSanitizer of older compilers cannot run at addresses that newer kernels choose
     fixed = ["setarch", platform.machine(), "-R"] if shutil.which("setarch") else []
@@ -355,10 +360,12 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
     unzstd.unzstd_head.restype = unzstd.unzstd_take.restype = c_int64
 
     pieces_once = sanitize_pieces.address(folder, rng, Memory, _damaged)
+    ranges_once = sanitize_ranges.once(folder, rng, _text, _damaged, Memory)
     engines: list[Engine] = []
 
     def once() -> None:
         pieces_once()
+        ranges_once()
         lay(library, rng)
         if rng.random() < 0.05 or not engines:
             while engines:
@@ -393,6 +400,7 @@ def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
     engines = [Engine(library, model, path=native.cpu_path(), small=small) for small in (False, True)]
     shared = [_text(rng) for _ in range(20)]
     pieces_once = sanitize_pieces.thread(folder, rng, Memory)
+    ranges_once = sanitize_ranges.once(folder, rng, _text, _damaged)
 
     def work(seed: int) -> None:
         own = random.Random(seed)
@@ -403,6 +411,7 @@ def thread(folder: Path, rng: random.Random) -> Callable[[], None]:
 
     def once() -> None:
         pieces_once()
+        ranges_once()
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(work, [rng.randrange(1 << 40) for _ in range(_THREADS)]))
 

@@ -139,6 +139,7 @@ def _with_ranges(job, splitter, used, recipe, found, start):
     for block in found:
         if isinstance(next(iter(block.parts), None), ranges.RangePart):
             milled = miller.mill(block)
+            assert milled.settle is None
         else:
             milled = blocks.mill_block(job, splitter, used, block)
         if block.before is not None:  # as the pipeline does, which knows how many lines there were

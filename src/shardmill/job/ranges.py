@@ -65,6 +65,7 @@ class RangeMiller:
             part.reader.done_until(part.done_until)
         made = parts[0] if len(parts) == 1 else _joined(block, parts)
         made.counts = dataclasses.replace(made.counts, input_bytes=block.input_bytes)
+        made.settle = None  # no text begins or ends in a range of passages, so nothing depends on what was before
         if part.unit == "line" and block.after.file == part.file:
             made.after = dataclasses.replace(block.after, record=record)
         return made

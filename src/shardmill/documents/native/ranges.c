@@ -134,14 +134,15 @@ static int64_t next_rows(Range *r, Slice *s)
         if (!keep_dictionary(r))
             return UNUSUAL;
         c->used = 0;
-        chunks_take(c, &w);
+        why = chunks_take(c, &w);
     }
     if (!w.count || w.count > r->end - r->at)
         return UNUSUAL;
     for (; usual < w.count && !s->odd[usual] && is_utf8(s->texts[usual], s->texts[usual] + s->sizes[usual]); usual++)
         s->starts[usual] = usual;
     s->records = s->used = usual;
-    return usual < w.count ? UNUSUAL : ALL_DONE;
+    /* A page whose values cannot be told has lost its place. */
+    return usual < w.count || (why != DONE && why != FULL && why != MORE) ? UNUSUAL : ALL_DONE;
 }
 
 /* The pages of these rows may be gone when the caller looks at them. */
