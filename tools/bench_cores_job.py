@@ -190,7 +190,7 @@ class Hops:
             next(self._calls)
 
     def start(self) -> None:
-        self._began = next(self._calls), next(self._opens)
+        self._began = next(self._calls) + 1, next(self._opens) + 1
 
     def stop(self) -> dict[str, int]:
         ended = next(self._calls), next(self._opens)
