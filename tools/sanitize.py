@@ -66,10 +66,13 @@ def compiler() -> str:
 
 def runtime(kind: str) -> str | None:
     """The sanitizer's library, or None if this compiler comes without one."""
+    return _library(KINDS[kind][1])
+
+
+def _library(name: str) -> str | None:
     try:
-        found = subprocess.run(
-            [compiler(), f"-print-file-name={KINDS[kind][1]}"], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        command = [compiler(), f"-print-file-name={name}"]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
     return found if Path(found).is_absolute() else None
@@ -92,7 +95,7 @@ def run(kind: str, folder: Path, *options: str) -> subprocess.CompletedProcess[s
         **os.environ,
         **KINDS[kind][2],
         "UBSAN_OPTIONS": "print_stacktrace=1",
-        "LD_PRELOAD": str(runtime(kind)),
+        "LD_PRELOAD": f"{runtime(kind)} {_library('libstdc++.so.6')}",  # Arrow throws, and the sanitizer looks at that
         "PYTHONMALLOC": "malloc",
         "OPENBLAS_NUM_THREADS": "1",
         # the threads and the memory of other libraries have races, in code that no sanitizer knows

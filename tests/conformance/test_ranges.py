@@ -195,6 +195,22 @@ def test_any_number_of_workers_writes_the_same_files(tmp_path, kind):
     assert len(made) == 1
 
 
+@pytest.mark.parametrize("kind", ["lines", "separated", "rows", "a text"])
+def test_what_was_milled_leaves_the_page_cache(tmp_path, monkeypatch, kind):
+    (name, data), *_ = KINDS[kind](documents(1, 900)).items()
+    (tmp_path / name).write_bytes(data)
+    dropped = []
+    monkeypatch.setattr("shardmill.io.reading.advise", lambda _, at, size, how: dropped.append((how, at, size)))
+    monkeypatch.setattr("shardmill.io.storage.worth_dropping", lambda *_: True)
+    spec = Spec(inputs=[str(tmp_path / name)], output=str(tmp_path / "out"), val_fraction=0, passage_bytes=600)
+    with slices_of(900):
+        mill.prepare(spec, limits=Limits(workers=2, block_bytes=20_000))
+    gone = set[int]()
+    for how, at, size in dropped:
+        gone |= set(range(at, at + size)) if how.endswith("DONTNEED") else set()
+    assert len(gone) > 0.8 * len(data)
+
+
 # The C of a Parquet range begins with its first row, always: where train or val was full, all its rows came again.
 @pytest.mark.parametrize("kind", ["lines", "separated", "rows", "a text"])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])

@@ -146,7 +146,7 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
         record=here.record,
         unit="line",
         after=Position(file=here.file, offset=end),
-        done_until=end,
+        span=(here.offset, end),
         given=given,
         rest=rest,
         place=lambda at: Location(path=reader.path, byte=at),

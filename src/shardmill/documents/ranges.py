@@ -68,8 +68,8 @@ class RangePart:
     """It is in the middle of a document, and made of whole passages."""
     after: Position
     """Where the next Part starts."""
-    done_until: int
-    """The byte of the file where it ends."""
+    span: tuple[int, int]
+    """The bytes of the file that nobody reads again."""
     given: Callable[[], tuple[dict[str, Any], object]]
     """What C must know of it, and what holds that."""
     rest: Callable[[int, int, bool], Iterator[Any]]

@@ -62,7 +62,8 @@ class RangeMiller:
             parts, record = self._parts(block, part)
             if not part.reader.is_still:
                 refuse_changed_reader(self._job.files[part.file], part.reader)
-            part.reader.done_until(part.done_until)
+            for done in part.span:
+                part.reader.done_until(done)
         made = parts[0] if len(parts) == 1 else _joined(block, parts)
         made.counts = dataclasses.replace(made.counts, input_bytes=block.input_bytes)
         made.settle = None  # no text begins or ends in a range of passages, so nothing depends on what was before

@@ -177,7 +177,7 @@ def _range(of: Rows, local: InputReader, chunks: list[Chunk], first: int, rules:
         size=sum(chunk.size for chunk in chunks),
         unit="row",
         after=of.position(end),
-        done_until=chunks[-1].end,
+        span=(chunks[0].start, chunks[-1].end),
         given=given,
         rest=lambda row, *_: read_parts(of.position(row), own, of.base, dataclasses.replace(rules, range_bytes=0), end),
         place=lambda row: Location(path=of.path, row=row),
