@@ -85,10 +85,12 @@ class RangeMiller:
                     continue
                 places += 1
                 to_end = places > 1 or part.passages or part.unit == "row"
+            began = at
             for some in part.rest(at, record, to_end):
                 rest = dataclasses.replace(block, parts=(some,), input_bytes=0)
                 parts.append(mill_block(self._job, self._splitter, self._encoder, rest))
                 at, record = part.reached(some.after)
+            assert at > began, "what is left of a range has Parts"
         if not passed_over:
             self._pass_over, self._passed_over = min(_MOST_PASSED_OVER, 2 * self._pass_over + 1) if to_end else 0, 0
         return parts, record
