@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from milling import job_of, mill_blocks, mill_ranges, slices_of
+from milling import job_of, mill_blocks, mill_ranges, same, slices_of
 
 import samples
 import sentencepieces
@@ -153,7 +153,8 @@ def test_ranges_give_what_parts_give(tokenizers, kind, name):
         if name in ("llama 2", "gemma", "phi 3"):
             choices["eot_token"] = "</s>"
         with job_of(KINDS[kind](documents(seed)), block_bytes=block_bytes, separator=separator, **choices) as given:
-            mill_blocks(*given)
+            out = mill_blocks(*given)
+            assert all(same(mill_ranges(*given, slice_bytes), out) for slice_bytes in (80, 700, 5000))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "nfc", "gemma"])
