@@ -224,7 +224,7 @@ def _milled(given: _Range, recipe: Recipe) -> Outcome:
     for side in given.sides:
         starts.append(at)
         at += ends_bytes + -(-side.room * recipe.dtype.itemsize // 8) * 8
-    made = buffers.take(at)
+    made = buffers.take(at, sparse=True)
     for side, start in zip(given.sides, starts):
         side.ends = compiled.address(made) + start
         side.tokens = side.ends + ends_bytes
@@ -251,7 +251,7 @@ def _work_of(given: _Range) -> buffers.Bytes:
     """Memory of this thread, which is used again for each range."""
     size, work = _library().ranges_work(byref(given)), getattr(_this_thread, "work", None)
     if work is None or len(work) < size:
-        work = _this_thread.work = np.empty(size, np.uint8)
+        work = _this_thread.work = buffers.take(size, sparse=True)
     return work
 
 

@@ -30,12 +30,13 @@ _SLACK = 24 << 20
 class _Memory:
     """A mapping, and where it begins. It is unmapped when nothing refers to it, or by close, without the GIL."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, sparse: bool) -> None:
+        self.sparse = sparse
         try:
             self._mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as e:
             raise MemoryError(f"out of memory: {size:,} bytes cannot be mapped ({e})") from None
-        if size >= _HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
+        if size >= _HUGE_FROM and not sparse and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without them
                 self._mapped.madvise(mmap.MADV_HUGEPAGE, 0, size // _HUGE_PAGE * _HUGE_PAGE)
         self.size, self.address = size, ctypes.addressof(ctypes.c_char.from_buffer(self._mapped))
@@ -94,7 +95,7 @@ def used_again() -> Iterator[None]:
                 _drop(_mapped)
 
 
-def take(size: int, *, times: float = 1.5) -> Bytes:
+def take(size: int, *, times: float = 1.5, sparse: bool = False) -> Bytes:
     """So many bytes to write to, in a buffer that is at most so many times as large: what waits, such as tokens, must not
     hold more than it needs, but what is soon given back may.
 
@@ -107,25 +108,25 @@ def take(size: int, *, times: float = 1.5) -> Bytes:
     if not _this_thread.inside or size < _LEAST:
         return np.empty(size, np.uint8)
     with _lock:
-        memory = _fitting(size, int(size * times)) or _new(-(-size // _STEP) * _STEP)
+        memory = _fitting(size, int(size * times), sparse) or _new(-(-size // _STEP) * _STEP, sparse)
     return np.asarray(_Lease(memory, size))
 
 
-def _fitting(size: int, most: int) -> _Memory | None:
+def _fitting(size: int, most: int, sparse: bool) -> _Memory | None:
     """The one used last that is free and not too large: it may still be in a cache of the processor."""
     for number in range(len(_free) - 1, -1, -1):
-        if size <= _free[number].size <= most:
+        if size <= _free[number].size <= most and _free[number].sparse == sparse:
             return _free.pop(number)
     return None
 
 
-def _new(size: int) -> _Memory:
+def _new(size: int, sparse: bool) -> _Memory:
     global _mapped, _most_in_use
     in_use = _mapped - sum(memory.size for memory in _free) + size
     _most_in_use = max(_most_in_use, in_use)
     _drop(_mapped + size - _most_in_use - _SLACK)
     _mapped += size
-    return _Memory(size)
+    return _Memory(size, sparse)
 
 
 def _drop(size: int) -> None:

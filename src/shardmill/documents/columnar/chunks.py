@@ -1,7 +1,7 @@
 """Column chunks of a Parquet file → their rows, many pages at a time: those that are as usual, and small enough to hold."""
 
 from collections.abc import Sequence
-from ctypes import addressof
+from ctypes import addressof, pointer
 
 import numpy as np
 
@@ -22,8 +22,8 @@ _MOST_PAGES = 64
 _MOST_WORDS = 32 << 10
 # Pages are of many sizes, and given back soon.
 _TIMES = 3.0
-# Of a chunk, so much is read at once.
-_AHEAD_BYTES = 4 << 20
+# Of a chunk, so much is read at once; for a range less, unless a page is larger.
+_AHEAD_BYTES, _USUAL_BYTES = 4 << 20, 1 << 20
 # For a range there is room for so much of pages that are decompressed at once, and for a dictionary. A page has 1 MiB, or
 # what 1,024 rows have: so often do writers look how large it is.
 _PAGES_BYTES, _DICTIONARY_BYTES = 8 << 20, 8 << 20
@@ -41,32 +41,24 @@ class ForRange:
 
     def __init__(self, chunks: Sequence[Chunk], descriptor: int, largest: int) -> None:
         length, size = max(chunk.length for chunk in chunks), max(chunk.size for chunk in chunks)
-        data, pages, words = min(_AHEAD_BYTES, length), min(_PAGES_BYTES, size), min(_DICTIONARY_BYTES, size)
-        self._room, self._ends = buffers.take(data + pages + words, times=_TIMES), np.empty(_MOST_WORDS, np.uint32)
-        self._places, self._found = _places(chunks), (FoundPage * _MOST_PAGES)()
-        at = compiled.address(self._room)
+        self._ends, self._places, self._found = np.empty(_MOST_WORDS, np.uint32), _places(chunks), FoundPage()
         self._given = Chunks(
             file=descriptor,
             chunks=compiled.address(self._places),
             chunk_count=len(chunks),
             chunk=-1,
-            data=at,
-            data_room=data,
+            data_room=min(_AHEAD_BYTES, length),
+            data_usual=_USUAL_BYTES,
             top=chunks[0].max_level,
             decompress=in_c(chunks[0]) or None,
             ends=compiled.address(self._ends),
             words_room=_MOST_WORDS,
             largest=min(largest, MOST_HELD),
-            pages=self._found,
-            pages_room=_MOST_PAGES,
-            out=at + data,
-            out_room=pages,
+            pages=pointer(self._found),
+            pages_room=1,  # what is decompressed is used before it leaves the caches
+            out_room=min(_PAGES_BYTES, size),
         )
-        self.given = {
-            "chunks": addressof(self._given),
-            "dictionary": at + data + pages,
-            "dictionary_room": words,
-        }
+        self.given = {"chunks": addressof(self._given), "dictionary_room": min(_DICTIONARY_BYTES, size)}
 
 
 def _places(chunks: Sequence[Chunk]) -> Numbers:
@@ -99,6 +91,7 @@ class Pages:
             chunk=-1,
             data=compiled.address(self._data),
             data_room=len(self._data),
+            data_usual=len(self._data),
             top=first.max_level,
             decompress=decompress or None,
             ends=compiled.address(self._ends),

@@ -105,7 +105,7 @@ class Chunks(Structure):
         ("chunks", c_void_p),
         *((name, c_int64) for name in ("chunk_count", "chunk", "next", "end", "rows")),
         ("data", c_void_p),
-        *((name, c_int64) for name in ("size", "data_at", "data_room", "top")),
+        *((name, c_int64) for name in ("size", "data_at", "data_room", "data_usual", "top")),
         *((name, c_void_p) for name in ("decompress", "words", "ends")),
         *((name, c_int64) for name in ("count", "words_room", "largest")),
         ("out", c_void_p),

@@ -49,10 +49,11 @@ static int64_t find_in_data(Chunks *c)
     return c->found ? DONE : ODD;
 }
 
-static int read_more(Chunks *c)
+/* From the next page on, so many bytes; 0: there are no more. */
+static int read_more(Chunks *c, int64_t size)
 {
-    int64_t size = c->end - c->next < c->data_room ? c->end - c->next : c->data_room;
-    if (c->file < 0 || c->data_at == c->next)
+    size = c->end - c->next < size ? c->end - c->next : size;
+    if (c->file < 0 || (c->data_at == c->next && c->size >= size))
         return 0;
     c->data_at = c->next;
     for (c->size = 0; c->size < size;) {
@@ -85,7 +86,9 @@ int64_t chunks_find(Chunks *c)
         if (!next_chunk(c))
             return DONE;
     int64_t why = find_in_data(c);
-    return why == ODD && read_more(c) ? find_in_data(c) : why;
+    if (why == ODD && read_more(c, c->data_usual))
+        why = find_in_data(c);
+    return why == ODD && read_more(c, c->data_room) ? find_in_data(c) : why;
 }
 
 static const u8 *body_of(const Chunks *c, const Found *page, u8 *out)

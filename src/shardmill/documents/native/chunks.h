@@ -29,7 +29,7 @@ typedef struct {
     int64_t next, end;          /* in the file: where the page begins that was not read yet, and where its chunk ends */
     int64_t rows;               /* of the chunk, that were not read yet */
     u8 *data;                   /* bytes that were read: so many, from there on; and how many there is room for */
-    int64_t size, data_at, data_room;
+    int64_t size, data_at, data_room, data_usual; /* so many are read at once, more only for a larger page */
     int64_t top; /* a value is null unless its level is this; 0: there are no nulls */
     Decompress decompress;
     const u8 *words; /* the text of the dictionary */

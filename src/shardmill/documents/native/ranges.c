@@ -50,6 +50,11 @@ static uintptr_t place_slices(Range *r, uintptr_t work)
         s->ids = carve(&work, ids);
         s->count = 0;
     }
+    if (r->kind == CHUNKS) {
+        r->chunks->data = carve(&work, r->chunks->data_room);
+        r->chunks->out = carve(&work, r->chunks->out_room);
+        r->dictionary = carve(&work, r->dictionary_room);
+    }
     if (r->kind == PASSAGES) {
         int64_t most = most_borders(r);
         r->window = carve(&work, longest_window(r) + 2 * r->context + SLACK);
