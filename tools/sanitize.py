@@ -26,7 +26,6 @@ import sanitize_ranges
 
 from shardmill.documents import native as documents
 from shardmill.documents.columnar import native as pages
-from shardmill.documents.columnar import pages as pages_of
 from shardmill.io import zstd
 from shardmill.system import compiled
 from shardmill.tokens import layout, native
@@ -282,7 +281,7 @@ def read_page(library: CDLL, rng: random.Random) -> None:
 def _page(kind: int, values: int, encoding: int, body: bytes) -> bytes:
     """A page of Parquet without compression, behind its header."""
     numbers = [bytes([0x15, 2 * n & 127 | 128, n >> 6]) for n in (kind, len(body), len(body), values, encoding, 3, 3)]
-    inner = b"\x4c" if kind == pages_of.DICTIONARY else b"\x2c"
+    inner = b"\x4c" if kind == pages.DICTIONARY else b"\x2c"
     return b"".join([*numbers[:3], inner, *numbers[3:], b"\0\0", body])
 
 
@@ -293,10 +292,11 @@ def read_chunk(library: CDLL, rng: random.Random) -> None:
     numbers = b"\x03\x0c\x02" + b"\x03" + bytes(rng.randrange(256) for _ in range(3))  # 6 times 2, and eight numbers
     levels = b"\x02\0\0\0\x0c\x01" if rng.random() < 0.5 else b""
     coded = [_page(0, 6, 8, levels + numbers), _page(0, 6, 0, levels + plain)]
-    chunk = b"".join([_page(2, 6, 0, plain), *rng.choices(coded, k=2)])
+    dictionary, more = _page(2, 6, 0, plain), rng.choices(coded, k=2)
+    chunk = b"".join([b"\0", dictionary, *more])  # nothing begins at byte 0
     data = chunk if rng.random() < 0.3 else _damaged(rng, chunk)
     with Memory() as memory:
-        places = np.array([(0, len(data), 12), (0, len(data), 12)], np.int64)
+        places = np.array([(1, len(data), 12, 0), (1 + len(dictionary) + len(more[0]), len(data), 6, 1)], np.int64)
         given = pages.Chunks(
             file=-1, chunk_count=2, chunk=-1, top=bool(levels), words_room=6, largest=200, pages_room=3
         )

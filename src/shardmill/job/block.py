@@ -68,6 +68,8 @@ class Milled:
     """The error right after these tokens, which counts unless a limit comes first."""
     has_text: bool | None = None
     """Whether the document that stays open at the end has text; None: unchanged."""
+    begins: Position | None = None
+    """Where it begins, if what cannot be read before may end behind that: then it is nothing."""
     settle: "Callable[[bool], Milled] | None" = None
     """Set where passages were left out: whether the document that continues here had text before → the final result."""
 
@@ -78,6 +80,11 @@ class Milled:
         self.nbytes = 0
         for run in self.runs:
             self.nbytes += run.tokens.nbytes + run.ends.nbytes + (0 if run.places is None else run.places.nbytes)
+
+    def lost_behind(self, end: Position) -> bool:
+        """Whether what was milled before ended behind its beginning: with the row group that cannot be read further."""
+        begins = self.begins
+        return begins is not None and begins.file == end.file and begins.record < end.record
 
     def move(self, by: Shift) -> None:
         """From its own numbers to those of the file."""

@@ -6,6 +6,7 @@ import numpy as np
 import xxhash
 
 from shardmill.documents import ranges
+from shardmill.documents.pieces import Position
 from shardmill.documents.ranges import Outcome, RangePart, Recipe
 from shardmill.job.block import Milled, Run, mill_block
 from shardmill.job.job import Job
@@ -59,21 +60,26 @@ class RangeMiller:
         (part,) = block.parts
         assert isinstance(part, RangePart)
         with part.reader:
-            parts, record = self._parts(block, part)
+            parts, record, behind = self._parts(block, part)
             if not part.reader.is_still:
                 refuse_changed_reader(self._job.files[part.file], part.reader)
             for done in part.span:
                 part.reader.done_until(done)
         made = parts[0] if len(parts) == 1 else _joined(block, parts)
-        made.counts = dataclasses.replace(made.counts, input_bytes=block.input_bytes)
+        further = 0 if behind is None else behind.offset - part.after.offset
+        made.counts = dataclasses.replace(made.counts, input_bytes=block.input_bytes + further)
         made.settle = None  # no text begins or ends in a range of passages, so nothing depends on what was before
         if part.unit == "line" and block.after.file == part.file:
             made.after = dataclasses.replace(block.after, record=record)
+        if part.unit == "row":
+            made.begins = Position(file=part.file, record=part.at)
+        if behind is not None:  # its row group cannot be read any further
+            made.after = dataclasses.replace(behind, spent=behind.offset)
         return made
 
-    def _parts(self, block: Block, part: RangePart) -> tuple[list[Milled], int]:
-        """And the number of the record behind them."""
-        at, record, parts, places = part.at, part.record, list[Milled](), 0
+    def _parts(self, block: Block, part: RangePart) -> tuple[list[Milled], int, Position | None]:
+        """And the number of the record behind them; and where they end, if that is behind the range."""
+        at, record, parts, places, behind = part.at, part.record, list[Milled](), 0, None
         to_end = passed_over = self._passed_over < self._pass_over
         self._passed_over += 1
         while at < part.end:
@@ -90,10 +96,11 @@ class RangeMiller:
                 rest = dataclasses.replace(block, parts=(some,), input_bytes=0)
                 parts.append(mill_block(self._job, self._splitter, self._encoder, rest))
                 at, record = part.reached(some.after)
+                behind = some.after if at > part.end else None
             assert at > began, "what is left of a range has Parts"
         if not passed_over:
             self._pass_over, self._passed_over = min(_MOST_PASSED_OVER, 2 * self._pass_over + 1) if to_end else 0, 0
-        return parts, record
+        return parts, record, behind
 
 
 def _hash(index: int, at: int) -> int:

@@ -1,19 +1,37 @@
 """Column chunks of a Parquet file → their rows, many pages at a time: those that are as usual, and small enough to hold."""
 
-from collections.abc import Sequence
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
 from ctypes import addressof, pointer
+from typing import TypeVar
 
 import numpy as np
 
+from shardmill.documents.columnar import native
 from shardmill.documents.columnar.columns import long_value
-from shardmill.documents.columnar.native import MORE, ODD, SMALL, Chunks, Data, FoundPage, Window, address
-from shardmill.documents.columnar.pages import MOST_HELD, Chunk, Held
+from shardmill.documents.columnar.native import (
+    DATA,
+    DATA_V2,
+    DICTIONARY,
+    MORE,
+    ODD,
+    SMALL,
+    Chunks,
+    Data,
+    FoundPage,
+    Window,
+    address,
+)
+from shardmill.documents.columnar.pages import BY_DICTIONARY, MOST_HELD, PLAIN, Chunk, Held
 from shardmill.documents.long_values import ValueReader
 from shardmill.documents.rules import TextRules
 from shardmill.io import zstd
 from shardmill.io.reading import local_file
 from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Numbers
+
+T = TypeVar("T")
 
 LENGTH_BYTES = 4
 """Of a value in encoding PLAIN, before its text."""
@@ -36,18 +54,55 @@ def in_c(chunk: Chunk) -> int | None:
     return zstd.function("ZSTD_decompress") if chunk.codec == "ZSTD" else None
 
 
+def spans(chunk: Chunk, descriptor: int, about: int) -> list[Chunk]:
+    """A large chunk as several, each of some of its pages, with about so many bytes of text; none, if one of its pages is
+    unusual, or many of its values are the same, so that nobody knows how much text a page is."""
+    pages = native.headers(descriptor, _places([chunk])[0])
+    if pages is None:
+        return []
+    kind, size, compressed, values, encoding, _, _, start, at, _ = pages.T
+    has_words, by_words = int(kind[0] == DICTIONARY), np.isin(encoding, BY_DICTIONARY)
+    text = np.where(by_words, values * (size[0] // max(1, values[0])), size) if has_words else size
+    is_usual = np.isin(kind, (DATA, DATA_V2)) & ((encoding == PLAIN) | (by_words & bool(has_words)))
+    if not is_usual[has_words:].all() or size.max() > _PAGES_BYTES or text[has_words:].sum() > 2 * chunk.size:
+        return []
+    made = []
+    for some in evenly(range(has_words, len(pages)), text[has_words:], about):
+        first, last = some[0], some[-1]
+        made.append(
+            dataclasses.replace(
+                chunk,
+                start=int(start[first]),
+                length=int(at[last] + compressed[last] - start[first]),
+                size=int(text[first : last + 1].sum()),
+                values=int(values[first : last + 1].sum()),
+                words=int(start[0]) if by_words[first : last + 1].any() else 0,
+            )
+        )
+    return made
+
+
+def evenly(items: Sequence[T], sizes: Sequence[int] | Numbers, about: int) -> Iterator[Sequence[T]]:
+    """Lists of items of such sizes that follow each other, each of about so many bytes in all."""
+    ends = np.cumsum(sizes)
+    many = max(1, round(int(ends[-1]) / about))
+    borders = np.searchsorted(ends, ends[-1] * np.arange(1, many) / many) + 1
+    for first, after in itertools.pairwise([0, *borders.tolist(), len(items)]):
+        if first < after:
+            yield items[first:after]
+
+
 class ForRange:
     """Consecutive chunks that are alike, for C to read and decompress without anyone else."""
 
     def __init__(self, chunks: Sequence[Chunk], descriptor: int, largest: int) -> None:
-        length, size = max(chunk.length for chunk in chunks), max(chunk.size for chunk in chunks)
         self._ends, self._places, self._found = np.empty(_MOST_WORDS, np.uint32), _places(chunks), FoundPage()
         self._given = Chunks(
             file=descriptor,
             chunks=compiled.address(self._places),
             chunk_count=len(chunks),
             chunk=-1,
-            data_room=min(_AHEAD_BYTES, length),
+            data_room=_AHEAD_BYTES,
             data_usual=_USUAL_BYTES,
             top=chunks[0].max_level,
             decompress=in_c(chunks[0]) or None,
@@ -56,13 +111,13 @@ class ForRange:
             largest=min(largest, MOST_HELD),
             pages=pointer(self._found),
             pages_room=1,  # what is decompressed is used before it leaves the caches
-            out_room=min(_PAGES_BYTES, size),
+            out_room=_PAGES_BYTES,
         )
-        self.given = {"chunks": addressof(self._given), "dictionary_room": min(_DICTIONARY_BYTES, size)}
+        self.given = {"chunks": addressof(self._given), "dictionary_room": _DICTIONARY_BYTES}
 
 
 def _places(chunks: Sequence[Chunk]) -> Numbers:
-    return np.array([(chunk.start, chunk.end, chunk.values) for chunk in chunks], np.int64)
+    return np.array([(chunk.start, chunk.end, chunk.values, chunk.words) for chunk in chunks], np.int64)
 
 
 class Pages:

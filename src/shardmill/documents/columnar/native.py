@@ -1,9 +1,10 @@
 """Pages of Parquet in C, while other threads run: their headers, and the rows in them; pages.c and chunks.c in ../native/."""
 
-from ctypes import CDLL, POINTER, PyDLL, Structure, byref, c_char_p, c_int64, c_uint64, c_void_p
+from ctypes import CDLL, POINTER, PyDLL, Structure, byref, c_char_p, c_int64, c_uint64, c_void_p, sizeof
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from shardmill.documents import native
 from shardmill.system import buffers, compiled
@@ -14,7 +15,12 @@ DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD, ODD, SMALL, MORE = range(9)
 # Texts stay in the pages that they are in, unless those are more than so many times as large.
 _MOST_TIMES = 4
 
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3
+"""The kinds of pages."""
+_MOST_PAGES = 1024
+
 Data = bytes | memoryview
+Headers = npt.NDArray[np.int64]
 
 
 def address(data: Data) -> int:
@@ -128,6 +134,21 @@ class Chunks(Structure):
         return int(_library().chunks_rows(byref(self), byref(window)))
 
 
+def headers(descriptor: int, chunk: Numbers) -> Headers | None:
+    """A row for each page of a chunk, which is told as in Place, with the columns of FoundPage; None: one of the headers is
+    damaged, or they have not as many values as the chunk."""
+    place, parts = chunk.copy(), list[Headers]()
+    while place[2] > 0:
+        some: Headers = np.empty((_MOST_PAGES, sizeof(FoundPage) // 8), np.int64)
+        count = _library().chunks_pages(descriptor, place.ctypes.data, some.ctypes.data, _MOST_PAGES)
+        if count <= 0:
+            return None
+        parts.append(some[:count])
+        kind, _, compressed, values, *_, at, _ = some[:count].T
+        place[0], place[2] = at[-1] + compressed[-1], place[2] - values[kind != DICTIONARY].sum()
+    return np.concatenate(parts) if parts and not place[2] else None
+
+
 def header(data: bytes) -> tuple[int, tuple[int, ...]]:
     """The length of the page header that begins here, and its numbers: its kind, bytes of the page when decompressed, and
     as it is, values, encoding, bytes of levels, whether it is compressed. 0: there is more of it; -1: it is damaged."""
@@ -140,6 +161,7 @@ def _library() -> CDLL:
     library = native._library()
     compiled.declare(library, "pages_rows", None, c_void_p, c_void_p)
     compiled.declare(library, "pages_copy", None, c_void_p, c_void_p, c_int64, c_void_p)
+    compiled.declare(library, "chunks_pages", c_int64, c_int64, c_void_p, c_void_p, c_int64)
     compiled.declare(library, "chunks_find", c_int64, c_void_p)
     compiled.declare(library, "chunks_take", c_int64, c_void_p, c_void_p)
     compiled.declare(library, "chunks_rows", c_int64, c_void_p, c_void_p)

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from shardmill.documents.columnar import native
-from shardmill.documents.columnar.native import Data
+from shardmill.documents.columnar.native import DATA, DATA_V2, DICTIONARY, Data
 from shardmill.io import zstd
 from shardmill.io.compression import LEAST_WINDOW, Compression, Decompressed, window_of
 from shardmill.io.reading import Reader
 
 PLAIN, DELTA_LENGTHS, DELTA_PREFIXES = 0, 6, 7
 BY_DICTIONARY = (2, 8)
-DATA, DICTIONARY, DATA_V2 = 0, 2, 3
 # Larger pages are streamed, where codec and encoding allow it.
 MOST_HELD = 32 << 20
 _STREAMED: dict[str, Compression] = {"ZSTD": "zstd", "GZIP": "gzip", "SNAPPY": "snappy"}
@@ -61,6 +60,8 @@ class Chunk:
     codec: str
     max_level: int
     """A value is null unless its definition level is this; 0: there are no nulls."""
+    words: int = 0
+    """If it is only some pages of a column: where the dictionary is that they need and do not begin with."""
 
     @property
     def end(self) -> int:

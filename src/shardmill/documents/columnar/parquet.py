@@ -16,10 +16,11 @@ import xxhash
 
 from shardmill.documents import ranges
 from shardmill.documents.columnar.arrow import ReaderFile
-from shardmill.documents.columnar.chunks import ForRange, in_c
+from shardmill.documents.columnar.chunks import ForRange, evenly, in_c, spans
 from shardmill.documents.columnar.columns import Rows, RowsPart, choose_column, parts_of
 from shardmill.documents.columnar.filtered import Column, Kept, columns_of, inside, lenient, scalars, texts
-from shardmill.documents.columnar.pages import BY_DICTIONARY, DICTIONARY, MOST_HELD, Chunk
+from shardmill.documents.columnar.native import DICTIONARY
+from shardmill.documents.columnar.pages import BY_DICTIONARY, MOST_HELD, Chunk
 from shardmill.documents.columnar.values import Found, alike, values_of
 from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
@@ -40,8 +41,9 @@ _LEAST_FOOTER = 4 << 20
 _BUFFER = 256 << 10
 # So many row groups are read together at most: after one that is damaged, reading begins again.
 _MOST_GROUPS = 64
-# A row group of so many bytes may be a range, however small those are otherwise.
-_RANGE_BYTES = 4 << 20
+# A row group of so many bytes is one range, however small those are otherwise: 1,000 web pages, as many files have them,
+# are mostly words of one dictionary.
+_RANGE_BYTES = 8 << 20
 _MAGIC = b"PAR1"
 _ARROW_SCHEMA = b"ARROW:schema"
 _FAILURES = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, EOFError)
@@ -112,11 +114,16 @@ def read_parts(
     local = None if filtered_by or group == last else _for_c(file, reader, column, group, rules)
     while group < last:
         if local is not None:
-            for chunks in _for_ranges(file, reader, column, range(group, last), start, rules):
+            row = file.rows(group).start
+            for chunks in _for_ranges(
+                file, local, partial(file.chunk, reader, column, group), range(group, last), start, rules
+            ):
                 yield from parts(found.rest())
-                yield _range(of, local, chunks, file.rows(group).start, rules)
-                group += len(chunks)
-            if group == last:
+                made = _range(of, local, chunks, row, rules)
+                row = made.end
+                yield made
+            group = int(np.searchsorted(file.ends, row, side="right"))
+            if group >= last:
                 break
         kept = partial(_kept, file, reader, group, filtered_by, rules) if filtered_by else None
         many = 1 if filtered_by or local is not None else _MOST_GROUPS
@@ -136,30 +143,38 @@ def _for_c(file: _File, reader: Reader, column: int, group: int, rules: TextRule
 
 
 def _for_ranges(
-    file: _File, reader: Reader, column: int, groups: range, start: Position, rules: TextRules
-) -> list[list[Chunk]]:
-    """The chunks of these row groups from the first on that C can read by itself, in lists of about the same size."""
+    file: _File,
+    local: InputReader,
+    chunk_of: Callable[[int], Chunk],
+    groups: range,
+    start: Position,
+    rules: TextRules,
+) -> Iterator[Sequence[Chunk]]:
+    """Of these row groups, the chunks from the first on that C can read by itself, in lists of about the same size: of
+    several row groups, or some pages of one. A row group is in them as a whole, or not at all."""
     rows = [file.rows(number) for number in groups]
     if rows[0].start < start.record or is_first(start.file, rows[0].start):
-        return []
+        return
     chunks = list[Chunk]()
     with contextlib.suppress(*_FAILURES):  # told when it is read
-        chunks = alike(partial(file.chunk, reader, column, groups.start), rows)
+        chunks = alike(chunk_of, rows)
     most = max(_RANGE_BYTES, 2 * rules.range_bytes)
-    usual = [*itertools.takewhile(lambda chunk: chunk.size <= most, chunks)]
-    ends = np.cumsum([chunk.size for chunk in usual])
-    if not len(ends):
-        return []
-    many = max(1, round(int(ends[-1]) / rules.range_bytes))
-    borders = np.searchsorted(ends, ends[-1] * np.arange(1, many) / many) + 1
-    return [
-        usual[first:after] for first, after in itertools.pairwise([0, *borders.tolist(), len(usual)]) if first < after
-    ]
+    for is_large, some in itertools.groupby(chunks, lambda chunk: chunk.size > most):
+        if not is_large:
+            small = [*some]
+            yield from evenly(small, [chunk.size for chunk in small], rules.range_bytes)
+            continue
+        for chunk in some:
+            found = spans(chunk, local.file.descriptor, rules.range_bytes)
+            if not found:
+                return
+            yield from ([each] for each in found)
 
 
-def _range(of: Rows, local: InputReader, chunks: list[Chunk], first: int, rules: TextRules) -> RangePart:
+def _range(of: Rows, local: InputReader, chunks: Sequence[Chunk], first: int, rules: TextRules) -> RangePart:
     """Chunks of rows from the first on, which C reads, too."""
     own, end = local.again(), first + sum(chunk.values for chunk in chunks)
+    whole = dataclasses.replace(rules, range_bytes=0)
 
     def given() -> tuple[dict[str, Any], object]:
         made = ForRange(chunks, own.file.descriptor, rules.max_held)
@@ -179,7 +194,7 @@ def _range(of: Rows, local: InputReader, chunks: list[Chunk], first: int, rules:
         after=of.position(end),
         span=(chunks[0].start, chunks[-1].end),
         given=given,
-        rest=lambda row, *_: read_parts(of.position(row), own, of.base, dataclasses.replace(rules, range_bytes=0), end),
+        rest=lambda row, *_: _up_to(end, read_parts(of.position(row), own, of.base, whole, end)),
         place=lambda row: Location(path=of.path, row=row),
     )
 
@@ -257,6 +272,18 @@ def page_at(reader: Reader, field: str, share: float) -> PageOfText | None:
         share=sizes[found] / float(bounds[-1]) * size / float(ends[-1]),
         rows_of_file=file.meta.num_rows,
     )
+
+
+def _up_to(
+    end: int, parts: Iterator[RowsPart | ValuePart | Counted | RangePart]
+) -> Iterator[RowsPart | ValuePart | Counted | RangePart]:
+    """The Parts of the rows before this one. What cannot be read may end further on: with its row group."""
+    for part in parts:
+        if isinstance(part, RowsPart) and part.row + len(part.values) > end:
+            part = dataclasses.replace(part, values=part.values.take(slice(0, end - part.row)))
+        yield part
+        if part.after.record >= end:
+            return
 
 
 def _open(reader: Reader, held: int) -> _File:

@@ -15,6 +15,9 @@ from shardmill.documents.columnar import pages
 from shardmill.documents.columnar.chunks import LENGTH_BYTES, Pages, ends_early, too_few_values, too_long_value
 from shardmill.documents.columnar.columns import ShortValues, Values, fitting, long_value
 from shardmill.documents.columnar.native import (
+    DATA,
+    DATA_V2,
+    DICTIONARY,
     DONE,
     FULL,
     LONG,
@@ -28,7 +31,7 @@ from shardmill.documents.columnar.native import (
     Window,
     address,
 )
-from shardmill.documents.columnar.pages import DATA, DATA_V2, DICTIONARY, Chunk, Cursor, Held, Page
+from shardmill.documents.columnar.pages import Chunk, Cursor, Held, Page
 from shardmill.documents.long_values import ValueReader
 from shardmill.documents.native import plain_ends
 from shardmill.documents.pieces import Position

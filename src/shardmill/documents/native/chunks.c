@@ -3,7 +3,33 @@
 #include "chunks.h"
 
 #include <string.h>
-#include <unistd.h>
+
+enum { HEADER = 1 << 10, LONG_HEADER = 64 << 10 };
+
+/* The pages of a chunk, up to `most`, by their headers: how many; less than 0: one of them is damaged or cannot be read.
+ * Their bodies are not read. */
+int64_t chunks_pages(int64_t file, const Place *place, Found *out, int64_t most)
+{
+    u8 head[LONG_HEADER];
+    int64_t at = place->start, values = 0, count = 0;
+    for (; count < most && at < place->end && values < place->values; count++) {
+        Found *page = out + count;
+        int64_t length = 0;
+        for (int64_t room = HEADER; !length && room <= LONG_HEADER; room *= LONG_HEADER / HEADER) {
+            int64_t size = place->end - at < room ? place->end - at : room;
+            if (filled((int)file, at, head, size) != size)
+                return -1;
+            length = pages_header(head, size, &page->is);
+        }
+        if (length <= 0)
+            return -1;
+        page->start = at;
+        page->at = at + length;
+        at = page->at + page->is.compressed;
+        values += page->is.kind == DICTIONARY ? 0 : page->is.values;
+    }
+    return count;
+}
 
 static int64_t length_at(const u8 *data)
 {
@@ -19,10 +45,11 @@ static int is_usual(const Chunks *c, const Found *page, int64_t rows, int has_wo
            (page->is.encoding == PLAIN || (by_dictionary && has_words));
 }
 
-static int64_t find_in_data(Chunks *c)
+/* needs: how many bytes the next page has, its header among them, if that is known. */
+static int64_t find_in_data(Chunks *c, int64_t *needs)
 {
     int64_t at = c->next - c->data_at, rows = c->rows, room = c->out_room - c->used;
-    int has_words = c->count >= 0;
+    int has_words = c->count >= 0, words_first = c->chunks[c->chunk].words && !has_words;
     c->found = c->now = c->begun = 0;
     if (at < 0 || at > c->size)
         return ODD;
@@ -34,9 +61,11 @@ static int64_t find_in_data(Chunks *c)
         page->start = at;
         page->at = at + length;
         page->body = NULL;
-        int64_t needs = page->is.size > page->is.compressed ? page->is.size : page->is.compressed;
-        needs += page->is.kind == DICTIONARY ? page->is.values * (int64_t)sizeof(u32) : 0;
-        if (page->is.compressed > c->size - page->at || needs > c->largest || !is_usual(c, page, rows, has_words))
+        int64_t held = page->is.size > page->is.compressed ? page->is.size : page->is.compressed;
+        held += page->is.kind == DICTIONARY ? page->is.values * (int64_t)sizeof(u32) : 0;
+        *needs = length + page->is.compressed;
+        if (page->is.compressed > c->size - page->at || held > c->largest || !is_usual(c, page, rows, has_words) ||
+            (words_first && page->is.kind != DICTIONARY))
             break;
         if (page->is.size > room)
             return c->found ? DONE : c->used ? MORE : SMALL;
@@ -49,20 +78,19 @@ static int64_t find_in_data(Chunks *c)
     return c->found ? DONE : ODD;
 }
 
-/* From the next page on, so many bytes; 0: there are no more. */
+/* From the next page on, so many bytes; 0: there are no more. What is here already is not read again. */
 static int read_more(Chunks *c, int64_t size)
 {
+    int64_t here = c->data_at + c->size - c->next;
     size = c->end - c->next < size ? c->end - c->next : size;
-    if (c->file < 0 || (c->data_at == c->next && c->size >= size))
+    size = c->data_room < size ? c->data_room : size;
+    here = c->data_at < 0 || c->next < c->data_at || here < 0 ? 0 : here;
+    if (c->file < 0 || here >= size)
         return 0;
+    memmove(c->data, c->data + (here ? c->next - c->data_at : 0), (size_t)here);
     c->data_at = c->next;
-    for (c->size = 0; c->size < size;) {
-        ssize_t done = pread((int)c->file, c->data + c->size, (size_t)(size - c->size), (off_t)(c->next + c->size));
-        if (done <= 0) /* told when the caller reads it */
-            return 0;
-        c->size += done;
-    }
-    return 1;
+    c->size = here + filled((int)c->file, c->next + here, c->data + here, size - here);
+    return c->size == size; /* else it is told when the caller reads it */
 }
 
 static int next_chunk(Chunks *c)
@@ -70,7 +98,7 @@ static int next_chunk(Chunks *c)
     if (c->chunk + 1 >= c->chunk_count)
         return 0;
     const Place *place = c->chunks + ++c->chunk;
-    c->next = place->start;
+    c->next = place->words ? place->words : place->start;
     c->end = place->end;
     c->rows = place->values;
     c->data_at = c->count = -1;
@@ -85,10 +113,10 @@ int64_t chunks_find(Chunks *c)
     while (!c->rows)
         if (!next_chunk(c))
             return DONE;
-    int64_t why = find_in_data(c);
-    if (why == ODD && read_more(c, c->data_usual))
-        why = find_in_data(c);
-    return why == ODD && read_more(c, c->data_room) ? find_in_data(c) : why;
+    int64_t needs = 0, why = find_in_data(c, &needs);
+    for (int64_t size = c->data_usual; why == ODD && read_more(c, size); size = needs)
+        why = find_in_data(c, &needs);
+    return why;
 }
 
 static const u8 *body_of(const Chunks *c, const Found *page, u8 *out)
@@ -170,6 +198,8 @@ int64_t chunks_rows(Chunks *c, Window *w)
             c->rows -= page->is.values;
         }
         c->next = c->data_at + page->at + page->is.compressed;
+        if (page->is.kind == DICTIONARY && c->chunks[c->chunk].words)
+            c->next = c->chunks[c->chunk].start;
     }
     return DONE;
 }

@@ -6,9 +6,10 @@
  * page; MORE: likewise, but others were decompressed. */
 enum { ODD = NO_WORD + 1, SMALL, MORE };
 
-/* Where a chunk is in the file, and how many values it has. */
+/* Where a chunk, or some pages of one, are in the file, how many values they have, and where the dictionary is that they
+ * need and do not begin with; 0: there is none. */
 typedef struct {
-    int64_t start, end, values;
+    int64_t start, end, values, words;
 } Place;
 
 /* A page that was found: its header; where that begins in the data, and where it ends; and what the page decompresses to,
@@ -46,5 +47,6 @@ typedef struct {
     Page page;
 } Chunks;
 
+int64_t chunks_pages(int64_t file, const Place *place, Found *out, int64_t most);
 int64_t chunks_take(Chunks *c, Window *w);
 int64_t chunks_rows(Chunks *c, Window *w);
