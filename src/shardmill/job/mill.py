@@ -185,6 +185,7 @@ def _run(
         output = _Output(job, limits, destination, log, unfinished)
         try:
             output.resume()
+            machine.give_back_freed_memory()  # samples of the inputs, mostly
             splitter = choose_splitter(job, unfinished.split, log.split, _first_pass_reporter(job, report))
             output.mill(splitter, report)
             return output.finish(report), output

@@ -26,7 +26,6 @@ from shardmill.documents.columnar.native import (
 from shardmill.documents.columnar.pages import BY_DICTIONARY, MOST_HELD, PLAIN, Chunk, Held
 from shardmill.documents.long_values import ValueReader
 from shardmill.documents.rules import TextRules
-from shardmill.io import zstd
 from shardmill.io.reading import local_file
 from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Numbers
@@ -45,13 +44,6 @@ _AHEAD_BYTES, _USUAL_BYTES = 4 << 20, 1 << 20
 # For a range there is room for so much of pages that are decompressed at once, and for a dictionary. A page has 1 MiB, or
 # what 1,024 rows have: so often do writers look how large it is.
 _PAGES_BYTES, _DICTIONARY_BYTES = 8 << 20, 8 << 20
-
-
-def in_c(chunk: Chunk) -> int | None:
-    """What decompresses it in C: a function, or 0 if there is nothing to decompress; None: C cannot."""
-    if chunk.codec == "UNCOMPRESSED":
-        return 0
-    return zstd.function("ZSTD_decompress") if chunk.codec == "ZSTD" else None
 
 
 def spans(chunk: Chunk, descriptor: int, about: int) -> list[Chunk]:
@@ -105,7 +97,7 @@ class ForRange:
             data_room=_AHEAD_BYTES,
             data_usual=_USUAL_BYTES,
             top=chunks[0].max_level,
-            decompress=in_c(chunks[0]) or None,
+            decompress=native.function(chunks[0].codec) or None,
             ends=compiled.address(self._ends),
             words_room=_MOST_WORDS,
             largest=min(largest, MOST_HELD),
@@ -137,7 +129,7 @@ class Pages:
         length = min(_AHEAD_BYTES, max(chunk.length for chunk in chunks))
         if file is not None and length > len(self._data):
             self._data = buffers.take(length, times=_TIMES)
-        decompress = in_c(first)
+        decompress = native.function(first.codec)
         self._in_c, self._places = decompress is not None, _places(chunks)
         self._given = Chunks(
             file=-1 if file is None else file[0],

@@ -1,12 +1,27 @@
 """Pages of Parquet in C, while other threads run: their headers, and the rows in them; pages.c and chunks.c in ../native/."""
 
-from ctypes import CDLL, POINTER, PyDLL, Structure, byref, c_char_p, c_int64, c_uint64, c_void_p, sizeof
+from ctypes import (
+    CDLL,
+    CFUNCTYPE,
+    POINTER,
+    PyDLL,
+    Structure,
+    byref,
+    c_char_p,
+    c_int64,
+    c_size_t,
+    c_uint64,
+    c_void_p,
+    sizeof,
+)
+from ctypes import cast as c_cast
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.documents import native
+from shardmill.io import zstd
 from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
@@ -18,6 +33,8 @@ _MOST_TIMES = 4
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3
 """The kinds of pages."""
 _MOST_PAGES = 1024
+
+_DECOMPRESS = CFUNCTYPE(c_size_t, c_void_p, c_size_t, c_void_p, c_size_t)
 
 Data = bytes | memoryview
 Headers = npt.NDArray[np.int64]
@@ -132,6 +149,22 @@ class Chunks(Structure):
     def add_to(self, window: Window) -> int:
         """More rows of the pages that were found; returns what comes next."""
         return int(_library().chunks_rows(byref(self), byref(window)))
+
+
+def function(codec: str) -> int | None:
+    """What decompresses pages in C: its address, or 0 if there is nothing to decompress; None: pyarrow must do it."""
+    if codec == "SNAPPY":
+        return c_cast(_library().snappy_decompress, c_void_p).value
+    return zstd.function("ZSTD_decompress") if codec == "ZSTD" else 0 if codec == "UNCOMPRESSED" else None
+
+
+def decompressed(codec: str, data: Data, size: int) -> Data | None:
+    """What a page decompresses to, which has this size; None: pyarrow must do it, or tell what is wrong with it."""
+    if not (where := function(codec)):
+        return None
+    out = np.empty(size, np.uint8)
+    done = _DECOMPRESS(where)(compiled.address(out), size, address(data), len(data))
+    return out.data if done == size else None
 
 
 def headers(descriptor: int, chunk: Numbers) -> Headers | None:

@@ -160,6 +160,8 @@ def _page_at(reader: Reader, at: int, end: int) -> Page:
 
 def _decompressed(codec: str, data: Data, size: int) -> Data:
     """The text of a page: size bytes, unless it holds fewer or more."""
+    if (text := native.decompressed(codec, data, size)) is not None:
+        return text
     if codec in _BLOCKS:
         return _block(_BLOCKS[codec], data, size)
     if codec == "UNKNOWN":  # what pyarrow calls Hadoop's LZ4

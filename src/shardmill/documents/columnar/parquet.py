@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import xxhash
 
 from shardmill.documents import ranges
+from shardmill.documents.columnar import native
 from shardmill.documents.columnar.arrow import ReaderFile
-from shardmill.documents.columnar.chunks import ForRange, evenly, in_c, spans
+from shardmill.documents.columnar.chunks import ForRange, evenly, spans
 from shardmill.documents.columnar.columns import Rows, RowsPart, choose_column, parts_of
 from shardmill.documents.columnar.filtered import Column, Kept, columns_of, inside, lenient, scalars, texts
 from shardmill.documents.columnar.native import DICTIONARY
@@ -138,7 +139,7 @@ def _for_c(file: _File, reader: Reader, column: int, group: int, rules: TextRule
     if not rules.range_bytes or rules.hashed is None:
         return None
     with contextlib.suppress(*_FAILURES):  # told when it is read
-        return local_reader(reader) if in_c(file.chunk(reader, column, group)) is not None else None
+        return local_reader(reader) if native.function(file.chunk(reader, column, group).codec) is not None else None
     return None
 
 
