@@ -46,9 +46,9 @@ _AHEAD_BYTES, _USUAL_BYTES = 4 << 20, 1 << 20
 _PAGES_BYTES, _DICTIONARY_BYTES = 8 << 20, 8 << 20
 
 
-def spans(chunk: Chunk, descriptor: int, about: int) -> list[Chunk]:
-    """A large chunk as several, each of some of its pages, with about so many bytes of text; none, if one of its pages is
-    unusual, or many of its values are the same, so that nobody knows how much text a page is."""
+def spans(chunk: Chunk, descriptor: int, about: int, before: int) -> list[Chunk]:
+    """A large chunk as several, each of some of its pages, with about so many bytes of text; without those that begin in
+    its first rows, so many. None, if a page is unusual, or many values are the same: nobody knows how much text that is."""
     pages = native.headers(descriptor, _places([chunk])[0])
     if pages is None:
         return []
@@ -58,8 +58,10 @@ def spans(chunk: Chunk, descriptor: int, about: int) -> list[Chunk]:
     is_usual = np.isin(kind, (DATA, DATA_V2)) & ((encoding == PLAIN) | (by_words & bool(has_words)))
     if not is_usual[has_words:].all() or size.max() > _PAGES_BYTES or text[has_words:].sum() > 2 * chunk.size:
         return []
+    counted = np.where(kind == DICTIONARY, 0, values)
+    rest = range(int(np.searchsorted(np.cumsum(counted) - counted, before) if before else 0) or has_words, len(pages))
     made = []
-    for some in evenly(range(has_words, len(pages)), text[has_words:], about):
+    for some in evenly(rest, text[rest.start :], about) if rest else ():
         first, last = some[0], some[-1]
         made.append(
             dataclasses.replace(

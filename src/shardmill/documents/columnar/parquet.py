@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -114,22 +114,30 @@ def read_parts(
     last = len(file.ends) if until is None else int(np.searchsorted(file.ends, until, side="left")) + 1
     local = None if filtered_by or group == last else _for_c(file, reader, column, group, rules)
     while group < last:
+        chunk_of = partial(file.chunk, reader, column, group)
         if local is not None:
-            row = file.rows(group).start
-            for chunks in _for_ranges(
-                file, local, partial(file.chunk, reader, column, group), range(group, last), start, rules
-            ):
+            row = max(file.rows(group).start, start.record)
+            whole = row + (row == start.record and start.begin > 0)  # the first one that is not begun yet
+            for span, chunks in _for_ranges(file, local, chunk_of, range(group, last), whole, start.file, rules):
+                if span.start > row:  # what comes before is read as ever
+                    for part in _up_to(
+                        span.start, _groups(found, chunk_of, [file.rows(group)], None, group, of, parts)
+                    ):
+                        yield part
+                        row = part.after.record
+                    found = Found(of.position(row), rules)
+                    if row > span.start:
+                        break  # the rest of the row group cannot be read
                 yield from parts(found.rest())
-                made = _range(of, local, chunks, row, rules)
-                row = made.end
-                yield made
+                yield _range(of, local, chunks, span, rules)
+                row = span.stop
             group = int(np.searchsorted(file.ends, row, side="right"))
             if group >= last:
                 break
+            chunk_of = partial(file.chunk, reader, column, group)
         kept = partial(_kept, file, reader, group, filtered_by, rules) if filtered_by else None
         many = 1 if filtered_by or local is not None else _MOST_GROUPS
         rows = [file.rows(number) for number in range(group, min(last, group + many))]
-        chunk_of = partial(file.chunk, reader, column, group)
         group += yield from _groups(found, chunk_of, rows, kept, group, of, parts)
     yield from parts(found.rest())
 
@@ -148,33 +156,44 @@ def _for_ranges(
     local: InputReader,
     chunk_of: Callable[[int], Chunk],
     groups: range,
-    start: Position,
+    row: int,
+    number: int,
     rules: TextRules,
-) -> Iterator[Sequence[Chunk]]:
-    """Of these row groups, the chunks from the first on that C can read by itself, in lists of about the same size: of
-    several row groups, or some pages of one. A row group is in them as a whole, or not at all."""
-    rows = [file.rows(number) for number in groups]
-    if rows[0].start < start.record or is_first(start.file, rows[0].start):
-        return
-    chunks = list[Chunk]()
+) -> Iterator[tuple[range, Sequence[Chunk]]]:
+    """What C can read by itself from this row on, in ranges of about the same size: the chunks of several of these row
+    groups, or some pages of one; and which rows that is. Some rows of the first group may come before."""
+    rows, chunks = [file.rows(group) for group in groups], list[Chunk]()
     with contextlib.suppress(*_FAILURES):  # told when it is read
         chunks = alike(chunk_of, rows)
+    at, before = rows[0].start, max(row - rows[0].start, int(is_first(number, row)))
     most = max(_RANGE_BYTES, 2 * rules.range_bytes)
-    for is_large, some in itertools.groupby(chunks, lambda chunk: chunk.size > most):
+    for is_large, alike_in_size in itertools.groupby(chunks, lambda chunk: chunk.size > most):
+        some = [*alike_in_size]
+        if not is_large and before:
+            return
         if not is_large:
-            small = [*some]
-            yield from evenly(small, [chunk.size for chunk in small], rules.range_bytes)
-            continue
-        for chunk in some:
-            found = spans(chunk, local.file.descriptor, rules.range_bytes)
+            yield from _numbered(at, evenly(some, [chunk.size for chunk in some], rules.range_bytes))
+        for chunk in some if is_large else ():
+            found = spans(chunk, local.file.descriptor, rules.range_bytes, before)
             if not found:
                 return
-            yield from ([each] for each in found)
+            first = at + chunk.values - sum(span.values for span in found)
+            yield from _numbered(first, ([span] for span in found))
+            before, at = 0, at + chunk.values
+        at += 0 if is_large else sum(chunk.values for chunk in some)
 
 
-def _range(of: Rows, local: InputReader, chunks: Sequence[Chunk], first: int, rules: TextRules) -> RangePart:
-    """Chunks of rows from the first on, which C reads, too."""
-    own, end = local.again(), first + sum(chunk.values for chunk in chunks)
+def _numbered(first: int, lists: Iterable[Sequence[Chunk]]) -> Iterator[tuple[range, Sequence[Chunk]]]:
+    """Each with its rows, which begin with this one."""
+    for chunks in lists:
+        rows = range(first, first + sum(chunk.values for chunk in chunks))
+        yield rows, chunks
+        first = rows.stop
+
+
+def _range(of: Rows, local: InputReader, chunks: Sequence[Chunk], rows: range, rules: TextRules) -> RangePart:
+    """Chunks of these rows, which C reads, too."""
+    own, end = local.again(), rows.stop
     whole = dataclasses.replace(rules, range_bytes=0)
 
     def given() -> tuple[dict[str, Any], object]:
@@ -185,7 +204,7 @@ def _range(of: Rows, local: InputReader, chunks: Sequence[Chunk], first: int, ru
         file=of.file,
         path=of.path,
         reader=own,
-        at=first,
+        at=rows.start,
         end=end,
         base=of.base,
         longest=rules.max_run_bytes,
