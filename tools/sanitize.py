@@ -21,6 +21,7 @@ from ctypes import CDLL, byref, c_int64, c_uint8, c_uint64, c_void_p
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import sanitize_pieces
 import sanitize_ranges
 
@@ -285,7 +286,7 @@ def _page(kind: int, values: int, encoding: int, body: bytes) -> bytes:
     return b"".join([*numbers[:3], inner, *numbers[3:], b"\0\0", body])
 
 
-def read_chunk(library: CDLL, rng: random.Random) -> None:
+def read_chunk(library: CDLL, rng: random.Random, folder: Path) -> None:
     """chunks_take on pages that are as they should be, or nearly, of two chunks, in buffers of exactly these sizes."""
     words = [bytes(rng.randrange(97, 123) for _ in range(rng.randrange(30))) for _ in range(6)]
     plain = b"".join(len(word).to_bytes(4, "little") + word for word in words)
@@ -295,26 +296,37 @@ def read_chunk(library: CDLL, rng: random.Random) -> None:
     dictionary, more = _page(2, 6, 0, plain), rng.choices(coded, k=2)
     chunk = b"".join([b"\0", dictionary, *more])  # nothing begins at byte 0
     data = chunk if rng.random() < 0.3 else _damaged(rng, chunk)
-    with Memory() as memory:
+    (file := folder / "chunks").write_bytes(data)
+    with Memory() as memory, file.open("rb") as opened:
         places = np.array([(1, len(data), 12, 0), (1 + len(dictionary) + len(more[0]), len(data), 6, 1)], np.int64)
-        given = pages.Chunks(
-            file=-1, chunk_count=2, chunk=-1, top=bool(levels), words_room=6, largest=200, pages_room=3
-        )
+        given = pages.Chunks(file=opened.fileno(), chunk_count=2, chunk=-1, top=bool(levels), words_room=6, largest=200)
         given.chunks, given.ends = memory.copy(places.tobytes()), memory.room(4 * 6)
-        given.pages = ctypes.cast(memory.room(3 * ctypes.sizeof(pages.FoundPage)), type(given.pages))
-        window = pages.Window(5, 20)
+        given.data_room, given.data_usual = rng.choice([60, 100, len(data)]), rng.choice([1, 40, 300])
+        given.data, window = memory.room(given.data_room), pages.Window(5, 20)
         window.texts, window.sizes, window.null = memory.room(8 * 5), memory.room(8 * 5), memory.room(5)
-        window.room, given.data = 70, memory.copy(data)
+        window.room = 70
         for _ in range(40):
-            if given.now == given.found:
+            if not given.has_page:
                 given.out_room, given.used = rng.choice([40, 100, 300]), 0
                 given.out = memory.room(given.out_room)
-            why = library.chunks_take(byref(given), byref(window))
-            if why == pages.ODD and given.data_at < 0:  # a chunk begins
-                given.data_at, given.size = 0, len(data)
-            elif why not in (pages.FULL, pages.LONG, pages.SMALL, pages.MORE):
+            if library.chunks_take(byref(given), byref(window)) not in (pages.FULL, pages.LONG, pages.MORE):
                 break
             window.count = window.size = 0
+        for place in places:
+            out = memory.room(3 * ctypes.sizeof(pages.FoundPage))
+            library.chunks_pages(*map(c_int64, (given.file, memory.copy(place.tobytes()), out, 3)))
+
+
+def unsnap(library: CDLL, rng: random.Random) -> None:
+    """snappy_decompress on what is whole or damaged, in buffers of exactly these sizes."""
+    text = _text(rng)[: rng.choice([0, 5, 70, 9000])] * rng.choice([1, 1, 9])
+    packed: bytes = pa.Codec("snappy").compress(text, asbytes=True)
+    data = packed if rng.random() < 0.3 else _damaged(rng, packed)
+    room = max(0, len(text) + rng.choice([0, 0, -1, 1, 100]))
+    library.snappy_decompress.restype = ctypes.c_size_t
+    with Memory() as memory:
+        done = library.snappy_decompress(*map(c_int64, (memory.room(room), room, memory.copy(data), len(data))))
+        assert data != packed or done == (len(text) if room >= len(text) else ctypes.c_size_t(-1).value)
 
 
 def unpack(library: CDLL, rng: random.Random, folder: Path) -> None:
@@ -385,7 +397,8 @@ def address(folder: Path, rng: random.Random) -> Callable[[], None]:
             engine.words(damaged[0], scalar=True)
         for _ in range(20):
             read_page(lines, rng)
-            read_chunk(lines, rng)
+            read_chunk(lines, rng, folder)
+            unsnap(lines, rng)
             unpack(unzstd, rng, folder)
             scan(lines, _lines(rng), rng.choice([[b"text"], [b"a", b"text"], ["é".encode()]]))
             ask(

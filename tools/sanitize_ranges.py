@@ -42,7 +42,8 @@ _SIZES = [
     (ranges, "_PIECE_BYTES", 2),
     (text_reader, "_WINDOW", 8),
     (parquet, "_RANGE_BYTES", 4),
-    (chunks, "_AHEAD_BYTES", 4),
+    (chunks, "_READ_BYTES", 4),
+    (chunks, "_USUAL_BYTES", 1),
     (chunks, "_PAGES_BYTES", 4),
 ]
 

@@ -127,7 +127,8 @@ def slices_of(size):
         patch.object(ranges, "_PIECE_BYTES", 2 * size),
         patch.object(text_reader, "_WINDOW", 60 * size),
         patch.object(parquet, "_RANGE_BYTES", 4 * size),
-        patch.object(chunks, "_AHEAD_BYTES", 30 * size),
+        patch.object(chunks, "_READ_BYTES", 30 * size),
+        patch.object(chunks, "_USUAL_BYTES", 3 * size),
         patch.object(chunks, "_PAGES_BYTES", 30 * size),
     ):
         yield
@@ -144,6 +145,7 @@ def _with_ranges(job, splitter, used, recipe, found, start):
         if block.before is not None:  # as the pipeline does, which knows how many lines there were
             by = Shift(lines=at.record - block.before.record, text=at.offset - block.before.offset)
             milled.move(by)
+        milled = milled.behind(at)
         at = milled.after
         yield milled
 

@@ -1,8 +1,6 @@
 """Pages of Parquet are read in C as a few lines of Python would, and Parts of several row groups are exact and small (I5, I7)."""
 
-import itertools
 import random
-from functools import partial
 
 import formats
 import numpy as np
@@ -11,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from milling import job_of, mill_blocks, mill_files, some_of
+from milling import job_of, mill_blocks, mill_files, mill_ranges, same, some_of
 from test_parquet_pages import DOCUMENTS, LONG, SMALL, values_of, wanted
 
 import samples
 from given_texts import load_once
-from shardmill.documents.columnar import chunks, columns, native, parquet, values
+from shardmill.documents.columnar import chunks, native, parquet, values
 from shardmill.documents.columnar.native import PageRows, Window
 from shardmill.documents.long_values import BytesReader
 from shardmill.documents.pieces import Position
@@ -198,10 +196,8 @@ def test_a_part_holds_little_more_than_its_text():
 # ---- reading ahead
 
 
-@pytest.mark.parametrize("ahead", [0, 100, 5000])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_how_far_ahead_is_read_makes_no_difference(monkeypatch, tmp_path, ahead, codec):
-    monkeypatch.setattr(chunks, "_AHEAD_BYTES", ahead)
+def test_small_pages_of_several_row_groups_are_read(tmp_path, codec):
     documents = [f"{i} {samples.ENGLISH[: random.Random(i).randrange(900)]}" for i in range(200)]
     data = formats.parquet(documents, compression=codec, write_batch_size=5, data_page_size=500, row_group_size=90)
     assert list(values_of(data).values()) == [document.encode() for document in documents]
@@ -223,46 +219,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_input_at_fault(tmp_path):
             list(parts)
 
 
-# ---- many pages at once
-
-
-def read_all(reader, **changed):
-    """Every value that is read of a column, nulls included, and the error that ends it, if there is one, and where."""
-    found, reading = [], values.Found(Position(), rules_of(max_run_bytes=300, on_error="replace", **changed))
-    file = parquet._open(reader, 1 << 20)
-    rows = [file.rows(group) for group in range(len(file.ends))]
-    chunk_of = partial(file.chunk, reader, file.column("text", "a"))
-    error, group = None, len(rows)
-    try:
-        for row, value in itertools.chain(reading.values_of(chunk_of, rows), reading.rest()):
-            assert row == len(found)
-            if isinstance(value, columns.ShortValues):
-                assert_owned(value.texts)
-                found += [None if null else text for text, null in zip(value.texts, value.null, strict=True)]
-            else:
-                found.append(value.read(0, 1 << 30))
-    except (ValueError, EOFError) as e:
-        error, group = e, reading.group
-    return found, type(error), str(error or ""), group
-
-
-def assert_owned(texts):
-    """Every text is in memory that its Part holds: the rest may be in other hands by the time it is encoded."""
-    spans = [(native.address(memoryview(owner)), len(owner)) for owner in texts.owners]
-    for pointer, size in zip(texts.pointers.tolist(), texts.sizes.tolist(), strict=True):
-        assert not size or any(0 <= pointer - start <= length - size for start, length in spans)
-
-
-@pytest.fixture
-def page_by_page(monkeypatch):
-    """Reads a file as if all its pages were odd."""
-
-    def read(reader, **changed):
-        with monkeypatch.context() as patched:
-            patched.setattr(chunks.Pages, "add_to", lambda *_: native.ODD)
-            return read_all(reader, **changed)
-
-    return read
+# ---- what C decompresses and reads by itself
 
 
 def some_texts(rng, nulls):
@@ -272,76 +229,74 @@ def some_texts(rng, nulls):
     return [None if nulls and rng.random() < 0.2 else text for text in made]
 
 
+def some_table(rng, codec, version):
+    """With dictionaries of few words or too many, and pages and row groups of any size."""
+    nulls = rng.random() < 0.5
+    table = pa.table({"text": pa.array(some_texts(rng, nulls), pa.string())})
+    if not nulls and rng.random() < 0.5:
+        table = table.cast(pa.schema([pa.field("text", pa.string(), nullable=False)]))
+    options = {"data_page_size": rng.choice([50, 700, 1 << 20]), "write_batch_size": rng.choice([3, 100])}
+    options |= {"use_dictionary": rng.random() < 0.6, "dictionary_pagesize_limit": rng.choice([100, 1 << 20])}
+    out, rows = pa.BufferOutputStream(), rng.choice([20, 150, 400])
+    pq.write_table(table, out, compression=codec, data_page_version=version, row_group_size=rows, **options)
+    return out.getvalue().to_pybytes()
+
+
+def assert_ranges_give_the_same(rng, data):
+    """As page by page, wherever it is entered; what cannot be read is left out."""
+    choices = {"val_fraction": 0.3, "on_error": "skip", "max_run_bytes": 2000, "passage_bytes": 600}
+    with job_of({"a.parquet": data}, block_bytes=rng.choice([400, 5000, 20_000]), **choices) as (job, splitter):
+        whole = mill_blocks(job, splitter)
+        for slice_bytes in (100, 700, 5000):
+            assert same(mill_ranges(job, splitter, slice_bytes), whole)
+        for after, val, train_done, val_done, *_ in whole.after[:: max(1, len(whole.after) // 3)]:
+            rest = mill_ranges(job, splitter, rng.choice([100, 700, 5000]), after, val)
+            assert (rest.train, rest.val) == (whole.train[train_done:], whole.val[val_done:])
+
+
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_many_pages_at_once_are_read_as_one_by_one(page_by_page, monkeypatch, tmp_path, codec, version):
-    """From a local file and from elsewhere; with dictionaries of few words or too many, and pages of any size."""
+def test_ranges_of_pages_are_read_as_page_by_page(monkeypatch, codec, version):
     rng = random.Random(f"{codec} {version}")
-    for number in range(12):
-        nulls, words = rng.random() < 0.5, rng.choice([4, 1000])
-        monkeypatch.setattr(chunks, "_MOST_WORDS", words)
-        monkeypatch.setattr(chunks, "_AHEAD_BYTES", rng.choice([1000, 5000, 4 << 20]))
-        texts = some_texts(rng, nulls)
-        table = pa.table({"text": pa.array(texts, pa.string())})
-        if not nulls and rng.random() < 0.5:
-            table = table.cast(pa.schema([pa.field("text", pa.string(), nullable=False)]))
-        options = {"data_page_size": rng.choice([50, 700, 1 << 20]), "write_batch_size": rng.choice([3, 100])}
-        options |= {"use_dictionary": rng.random() < 0.6, "dictionary_pagesize_limit": rng.choice([100, 1 << 20])}
-        path = tmp_path / f"{number}.parquet"
-        rows = rng.choice([20, 150])
-        pq.write_table(table, path, compression=codec, data_page_version=version, row_group_size=rows, **options)
-        want = [None if text is None else text.encode() for text in texts]
-        for block_bytes in (400, 5000, 12_000, 1 << 20):
-            with InputReader(str(path)) as reader:
-                assert read_all(reader, block_bytes=block_bytes) == (want, type(None), "", -(-400 // rows))
-            other = BytesReader("a", path.read_bytes())
-            assert read_all(other, block_bytes=block_bytes) == page_by_page(other, block_bytes=block_bytes)
-
-
-def test_pages_in_c_are_not_left_to_python(monkeypatch, tmp_path):
-    """As writers make them, with a codec that C decompresses and with one that it does not."""
-    documents = [f"{i} {samples.ENGLISH[: i * 7]}" for i in range(400)]
-    monkeypatch.setattr(values, "_Source", None)
-    for codec in ("zstd", "snappy", "none"):
-        file = tmp_path / f"{codec}.parquet"
-        file.write_bytes(formats.parquet(documents, compression=codec, row_group_size=100))
-        with InputReader(str(file)) as reader:
-            assert texts_of(parquet.read_parts(Position(), reader, 0, rules_of())) == documents
+    for _ in range(8):
+        monkeypatch.setattr(chunks, "_MOST_WORDS", rng.choice([4, 1000]))
+        assert_ranges_give_the_same(rng, some_table(rng, codec, version))
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd", "snappy"])
-def test_damage_is_found_as_it_is_page_by_page(page_by_page, tmp_path, codec):
+def test_damage_is_found_as_it_is_page_by_page(codec):
     rng = random.Random(codec)
-    for number in range(150):
-        data = bytearray(
-            formats.parquet(
-                [text or "" for text in some_texts(rng, nulls=False)],
-                compression=codec,
-                row_group_size=200,
-                data_page_size=rng.choice([100, 3000]),
-                use_dictionary=bool(number % 2),
-                data_page_version="2.0" if number % 3 == 0 else "1.0",
-            )
-        )
+    for number in range(24):
+        data = bytearray(some_table(rng, codec, "2.0" if number % 3 == 0 else "1.0"))
         footer = int.from_bytes(data[-8:-4], "little") + 8
         for _ in range(rng.randrange(1, 4)):
             data[rng.randrange(4, len(data) - footer)] = rng.randrange(256)
-        path = tmp_path / "a.parquet"
-        path.write_bytes(data)
-        with InputReader(str(path)) as reader:
-            assert read_all(reader) == page_by_page(reader)
+        assert_ranges_give_the_same(rng, bytes(data))
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd", "snappy"])
-def test_a_dictionary_is_kept_for_the_pages_behind_it(tmp_path, codec):
-    """Where a dictionary is the last page that fits in a window, the next window has rows of it, and of other row groups,
-    whose dictionaries took its place: its buffer was given back."""
+def test_a_dictionary_is_kept_for_the_pages_behind_it(codec):
+    """Where a dictionary is the last page that there is room for, the next pages have words of it, and those of other row
+    groups have others, which took its place: its buffer was given back."""
     rng = random.Random(codec)
-    for _ in range(40):
+    for _ in range(10):
         sizes = [rng.randrange(20, 290) for _ in range(30)]
         texts = [f"{number} {chr(97 + number % 26) * sizes[number // 10]}" for number in range(300)]
-        path = tmp_path / "a.parquet"
-        pq.write_table(pa.table({"text": texts}), path, compression=codec, row_group_size=10)
-        with InputReader(str(path)) as reader:
-            for block_bytes in (3000, 5000, 8000):
-                assert read_all(reader, block_bytes=block_bytes)[0] == [text.encode() for text in texts]
+        out = pa.BufferOutputStream()
+        pq.write_table(pa.table({"text": texts}), out, compression=codec, row_group_size=10, data_page_size=200)
+        assert_ranges_give_the_same(rng, out.getvalue().to_pybytes())
+
+
+@given(st.binary(max_size=300), st.integers(1, 40), st.data())
+def test_snappy_is_decompressed_as_pyarrow_does(data, times, draw):
+    """And nothing else: not to less room, nor what is cut off, nor to more bytes than there are."""
+    text, snappy = data * times, pa.Codec("snappy")
+    packed = snappy.compress(text, asbytes=True)
+    assert bytes(native.decompressed("SNAPPY", packed, len(text))) == text
+    assert native.decompressed("SNAPPY", packed, len(text) + 1) is None
+    assert not text or native.decompressed("SNAPPY", packed, len(text) - 1) is None
+    assert native.decompressed("SNAPPY", packed[:-1], len(text)) is None or not text
+    damaged = bytearray(packed)
+    damaged[draw.draw(st.integers(0, len(packed) - 1))] ^= draw.draw(st.integers(1, 255))
+    found = native.decompressed("SNAPPY", bytes(damaged), len(text))
+    assert found is None or bytes(found) == snappy.decompress(bytes(damaged), len(text), asbytes=True)

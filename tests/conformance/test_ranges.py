@@ -5,9 +5,11 @@ import hashlib
 import io
 import json
 import random
+import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +18,7 @@ from milling import job_of, mill_blocks, mill_ranges, same, slices_of
 import samples
 import sentencepieces
 from shardmill.documents import ranges
+from shardmill.documents.columnar import native
 from shardmill.job import mill, workers
 from shardmill.spec import Limits, Spec
 
@@ -68,6 +71,11 @@ def table(texts, **how):
     return out.getvalue()
 
 
+def one_group(texts, **how):
+    """Of many pages, the first of which have the words of a dictionary."""
+    return table(texts, **{"row_group_size": 10_000, "write_batch_size": 3, "dictionary_pagesize_limit": 900, **how})
+
+
 BAD_LINES = [(9, "{"), (10, '{"text": null}'), (30, '{"text": "\ud83d"}'.encode("ascii", "backslashreplace").decode()), (31, ""), (60, "[]"), (61, '{"no": 1}')]  # fmt: skip
 KINDS = {
     "lines": lambda texts: {"a.jsonl": lines(texts), "b.jsonl": lines(texts[::-1])},
@@ -75,6 +83,7 @@ KINDS = {
     "rows": lambda texts: {"a.parquet": table(texts), "b.parquet": table(texts[::-1], data_page_version="2.0")},
     "rows, as they are": lambda texts: {"a.parquet": table(texts, compression="none", use_dictionary=False)},
     "rows by dictionary": lambda texts: {"a.parquet": table(texts[:30] * 8, row_group_size=60, dictionary_pagesize_limit=1 << 20)},
+    "rows of one group": lambda texts: {"a.parquet": one_group(texts, compression="snappy"), "b.parquet": one_group(texts[::-1])},
     "a text": lambda texts: {"a.txt": "\n".join(texts * 6).encode()},
 }  # fmt: skip
 UNUSUAL = {
@@ -84,6 +93,13 @@ UNUSUAL = {
     "rows that are not UTF-8": lambda texts: {"a.parquet": _not_utf8(texts)},
     "a text that is not UTF-8": lambda texts: {"a.txt": b"\xc3\n".join(["\n".join(texts * 3).encode()] * 2)},
     "damaged pages": lambda texts: {"a.parquet": _damaged(table(texts * 3))},
+    "damaged pages of one group": lambda texts: {
+        "a.parquet": _damaged_body(one_group(texts * 3)),
+        "b.parquet": one_group(texts),
+    },
+    "damaged pages of large groups": lambda texts: {
+        "a.parquet": _damaged_body(one_group(texts * 3, row_group_size=120))
+    },
 }
 
 
@@ -94,10 +110,26 @@ def _not_utf8(texts):
     return out.getvalue()
 
 
-def _damaged(data):
+def _damaged(data, step=500):
     data = bytearray(data)
-    for at in range(len(data) // 4, len(data) // 2, 500):
+    for at in range(len(data) // 4, len(data) // 2, step):
         data[at] ^= 0x55
+    return bytes(data)
+
+
+def _damaged_body(data):
+    """A page in the middle of the first row group and of the last one; their headers are whole."""
+    data, meta = bytearray(data), pq.read_metadata(io.BytesIO(data))
+    for group in (0, meta.num_row_groups - 1):
+        chunk = meta.row_group(group).column(1)
+        start = min(filter(None, (chunk.data_page_offset, chunk.dictionary_page_offset)))
+        with tempfile.TemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            place = np.array([start, start + chunk.total_compressed_size, chunk.num_values, 0])
+            pages = native.headers(file.fileno(), place)
+        _, _, compressed, *_, at, _ = pages[len(pages) // 2].tolist()
+        data[at + compressed // 2 : at + compressed] = bytes(compressed - compressed // 2)
     return bytes(data)
 
 
@@ -176,18 +208,23 @@ def test_what_is_unusual_is_milled_as_ever(kind, on_error):
         separator = SEPARATOR if "separators" in kind else None
         with job_of(UNUSUAL[kind](documents(seed)), block_bytes=block_bytes, separator=separator, **choices) as given:
             out = mill_blocks(*given)
+            again = [mill_ranges(*given, slice_bytes) for slice_bytes in (80, 5000)]
+            assert all(each is None or same(each, out) for each in again)
             assert on_error == "replace" or out.counts["documents_rejected"] or out.counts["passages_rejected"]
 
 
-@pytest.mark.parametrize("kind", ["lines", "separated", "rows", "a text"])
+@pytest.mark.parametrize(
+    "kind", ["lines", "separated", "rows", "rows of one group", "a text", "damaged pages of one group"]
+)
 def test_any_number_of_workers_writes_the_same_files(tmp_path, kind):
     """Half of it is val, so that there is no room for all of it in the first call."""
-    for name, data in KINDS[kind](documents(1, 900)).items():
+    for name, data in {**KINDS, **UNUSUAL}[kind](documents(1, 900)).items():
         (tmp_path / name).write_bytes(data)
     names, made = sorted(str(path) for path in tmp_path.iterdir()), set()
     separator = SEPARATOR if kind == "separated" else None
     for how in (0, 1, 2, 7, 16):
-        spec = Spec(inputs=names, output=str(tmp_path / f"out{how}"), val_fraction=0.5, separator=separator)
+        output = str(tmp_path / f"out{how}")
+        spec = Spec(inputs=names, output=output, val_fraction=0.5, separator=separator, on_error="skip")
         limits = Limits(workers=how or 1, block_bytes=20_000)
         with patch.object(workers, "recipe_of", workers.recipe_of if how else lambda *_: None), slices_of(900):
             mill.prepare(spec, limits=limits)

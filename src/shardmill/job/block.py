@@ -69,7 +69,7 @@ class Milled:
     has_text: bool | None = None
     """Whether the document that stays open at the end has text; None: unchanged."""
     begins: Position | None = None
-    """Where it begins, if what cannot be read before may end behind that: then it is nothing."""
+    """Where it begins, if what cannot be read before it may end behind that: rows to the end of their row group."""
     settle: "Callable[[bool], Milled] | None" = None
     """Set where passages were left out: whether the document that continues here had text before → the final result."""
 
@@ -81,10 +81,13 @@ class Milled:
         for run in self.runs:
             self.nbytes += run.tokens.nbytes + run.ends.nbytes + (0 if run.places is None else run.places.nbytes)
 
-    def lost_behind(self, end: Position) -> bool:
-        """Whether what was milled before ended behind its beginning: with the row group that cannot be read further."""
+    def behind(self, end: Position) -> "Milled":
+        """This, or nothing of it, if what was milled before ended behind its beginning."""
         begins = self.begins
-        return begins is not None and begins.file == end.file and begins.record < end.record
+        if begins is None or begins.file != end.file or begins.record >= end.record:
+            return self
+        after = max(end, self.after, key=lambda at: (at.file, at.record))
+        return Milled(index=self.index, runs=[], counts=Counts(), checked_bytes=0, after=after)
 
     def move(self, by: Shift) -> None:
         """From its own numbers to those of the file."""

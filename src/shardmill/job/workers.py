@@ -26,7 +26,6 @@ from shardmill.job.job import Job
 from shardmill.job.plan import Block, Stretch
 from shardmill.job.ranges import RangeMiller, range_bytes, recipe_of
 from shardmill.job.split import Splitter
-from shardmill.record.manifest import Counts
 from shardmill.system import buffers, machine
 from shardmill.tokens.encoder import Encoder
 from shardmill.tokens.layout import Turn
@@ -339,9 +338,7 @@ class _Pipeline:
             return True, _nothing
         if (shift := self._shift(before)) is not None:
             milled.move(shift)
-        if milled.lost_behind(self._after):
-            after = max(self._after, milled.after, key=lambda at: (at.file, at.record))
-            milled = Milled(index=milled.index, runs=[], counts=Counts(), checked_bytes=0, after=after)
+        milled = milled.behind(self._after)
         placed = self._place(milled)
         self._after = milled.after
         return placed

@@ -3,7 +3,6 @@
 from ctypes import (
     CDLL,
     CFUNCTYPE,
-    POINTER,
     PyDLL,
     Structure,
     byref,
@@ -25,7 +24,7 @@ from shardmill.io import zstd
 from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD, ODD, SMALL, MORE = range(9)
+DONE, FULL, LONG, NO_VALUE, NO_LEVEL, NO_WORD, ODD, MORE = range(8)
 """What comes next, when rows were found: see pages_rows and chunks_take."""
 # Texts stay in the pages that they are in, unless those are more than so many times as large.
 _MOST_TIMES = 4
@@ -121,7 +120,7 @@ class FoundPage(Structure):
 
 
 class Chunks(Structure):
-    """Consecutive chunks of a column, as far as they were read, and the pages that were found; likewise."""
+    """Consecutive chunks of a column, as far as they were read; likewise."""
 
     _fields_ = [
         ("file", c_int64),
@@ -132,23 +131,11 @@ class Chunks(Structure):
         *((name, c_void_p) for name in ("decompress", "words", "ends")),
         *((name, c_int64) for name in ("count", "words_room", "largest")),
         ("out", c_void_p),
-        *((name, c_int64) for name in ("out_room", "used", "borrowed")),
-        ("pages", POINTER(FoundPage)),
-        *((name, c_int64) for name in ("pages_room", "found", "now", "begun")),
+        *((name, c_int64) for name in ("out_room", "used")),
+        ("found", FoundPage),
+        *((name, c_int64) for name in ("has_page", "begun")),
         ("page", PageRows),
     ]
-
-    def find(self) -> int:
-        """The next pages."""
-        return int(_library().chunks_find(byref(self)))
-
-    def take_to(self, window: Window) -> int:
-        """The next pages, decompressed, and their rows; returns what comes next."""
-        return int(_library().chunks_take(byref(self), byref(window)))
-
-    def add_to(self, window: Window) -> int:
-        """More rows of the pages that were found; returns what comes next."""
-        return int(_library().chunks_rows(byref(self), byref(window)))
 
 
 def function(codec: str) -> int | None:
@@ -195,9 +182,6 @@ def _library() -> CDLL:
     compiled.declare(library, "pages_rows", None, c_void_p, c_void_p)
     compiled.declare(library, "pages_copy", None, c_void_p, c_void_p, c_int64, c_void_p)
     compiled.declare(library, "chunks_pages", c_int64, c_int64, c_void_p, c_void_p, c_int64)
-    compiled.declare(library, "chunks_find", c_int64, c_void_p)
-    compiled.declare(library, "chunks_take", c_int64, c_void_p, c_void_p)
-    compiled.declare(library, "chunks_rows", c_int64, c_void_p, c_void_p)
     return library
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,12 +17,12 @@ import xxhash
 from shardmill.documents import ranges
 from shardmill.documents.columnar import native
 from shardmill.documents.columnar.arrow import ReaderFile
-from shardmill.documents.columnar.chunks import ForRange, evenly, spans
+from shardmill.documents.columnar.chunks import ForRange, alike, evenly, spans
 from shardmill.documents.columnar.columns import Rows, RowsPart, choose_column, parts_of
 from shardmill.documents.columnar.filtered import Column, Kept, columns_of, inside, lenient, scalars, texts
 from shardmill.documents.columnar.native import DICTIONARY
 from shardmill.documents.columnar.pages import BY_DICTIONARY, MOST_HELD, Chunk
-from shardmill.documents.columnar.values import Found, alike, values_of
+from shardmill.documents.columnar.values import Found, values_of
 from shardmill.documents.long_values import ValuePart
 from shardmill.documents.pieces import Position
 from shardmill.documents.ranges import RangePart
@@ -40,8 +40,6 @@ from shardmill.tokens.strings import Flags
 _FOOTER_FACTOR = 5
 _LEAST_FOOTER = 4 << 20
 _BUFFER = 256 << 10
-# So many row groups are read together at most: after one that is damaged, reading begins again.
-_MOST_GROUPS = 64
 # A row group of so many bytes is one range, however small those are otherwise: 1,000 web pages, as many files have them,
 # are mostly words of one dictionary.
 _RANGE_BYTES = 8 << 20
@@ -113,16 +111,19 @@ def read_parts(
     group = int(np.searchsorted(file.ends, start.record, side="right"))
     last = len(file.ends) if until is None else int(np.searchsorted(file.ends, until, side="left")) + 1
     local = None if filtered_by or group == last else _for_c(file, reader, column, group, rules)
+
+    def as_ever(group: int) -> Iterator[RowsPart | ValuePart | Counted]:
+        kept = partial(_kept, file, reader, group, filtered_by, rules) if filtered_by else None
+        return _group(found, partial(file.chunk, reader, column, group), file.rows(group), kept, group, of, parts)
+
     while group < last:
-        chunk_of = partial(file.chunk, reader, column, group)
         if local is not None:
             row = max(file.rows(group).start, start.record)
             whole = row + (row == start.record and start.begin > 0)  # the first one that is not begun yet
+            chunk_of = partial(file.chunk, reader, column, group)
             for span, chunks in _for_ranges(file, local, chunk_of, range(group, last), whole, start.file, rules):
-                if span.start > row:  # what comes before is read as ever
-                    for part in _up_to(
-                        span.start, _groups(found, chunk_of, [file.rows(group)], None, group, of, parts)
-                    ):
+                if span.start > row:
+                    for part in _up_to(span.start, itertools.chain(as_ever(group), parts(found.rest()))):
                         yield part
                         row = part.after.record
                     found = Found(of.position(row), rules)
@@ -132,13 +133,9 @@ def read_parts(
                 yield _range(of, local, chunks, span, rules)
                 row = span.stop
             group = int(np.searchsorted(file.ends, row, side="right"))
-            if group >= last:
-                break
-            chunk_of = partial(file.chunk, reader, column, group)
-        kept = partial(_kept, file, reader, group, filtered_by, rules) if filtered_by else None
-        many = 1 if filtered_by or local is not None else _MOST_GROUPS
-        rows = [file.rows(number) for number in range(group, min(last, group + many))]
-        group += yield from _groups(found, chunk_of, rows, kept, group, of, parts)
+        if group < last:
+            yield from as_ever(group)
+            group += 1
     yield from parts(found.rest())
 
 
@@ -162,9 +159,8 @@ def _for_ranges(
 ) -> Iterator[tuple[range, Sequence[Chunk]]]:
     """What C can read by itself from this row on, in ranges of about the same size: the chunks of several of these row
     groups, or some pages of one; and which rows that is. Some rows of the first group may come before."""
-    rows, chunks = [file.rows(group) for group in groups], list[Chunk]()
-    with contextlib.suppress(*_FAILURES):  # told when it is read
-        chunks = alike(chunk_of, rows)
+    rows = [file.rows(group) for group in groups]
+    chunks = alike(chunk_of, rows)
     at, before = rows[0].start, max(row - rows[0].start, int(is_first(number, row)))
     most = max(_RANGE_BYTES, 2 * rules.range_bytes)
     for is_large, alike_in_size in itertools.groupby(chunks, lambda chunk: chunk.size > most):
@@ -384,38 +380,36 @@ def _refuse_large_pages(chunk: Chunk, held: int) -> None:
             )
 
 
-def _groups(
+def _group(
     found: Found,
-    chunk_of: Callable[[int], Chunk],
-    rows: Sequence[range],
+    chunk_of: Callable[[], Chunk],
+    rows: range,
     kept: Callable[[], Callable[[int, int], Flags]] | None,
     group: int,
     of: Rows,
     parts: Callable[..., Iterator[RowsPart | ValuePart | Counted]],
-) -> Generator[RowsPart | ValuePart | Counted, None, int]:
-    """The rows of consecutive row groups, from this one on; the last of them may be left for the next. Returns how many
-    are done. From a page that cannot be read to the end of its group, rows count as rejected."""
-    wanted, found.group = None, 0
+) -> Iterator[RowsPart | ValuePart | Counted]:
+    """The rows of a row group, the last of which may be left for the next. From a page that cannot be read to the end of
+    the group, rows count as rejected."""
+    wanted = None
     try:
         wanted = kept() if kept is not None else None
-        yield from parts(found.values_of(chunk_of, rows), kept=wanted)
+        yield from parts(found.values_of(chunk_of(), rows), kept=wanted)
         if wanted is not None:
             yield from parts(found.rest(), kept=wanted)
-        return len(rows)
+        return
     except _FAILURES as e:
         reason = _brief(e)
-    bad = rows[found.group]
-    at = max(bad.start, found.start.record, found.next_row)
+    at = max(rows.start, found.start.record, found.next_row)
     yield from parts(found.rest(), kept=wanted)
-    if at < bad.stop:
+    if at < rows.stop:
         yield Counted(
             file=of.file,
-            after=of.position(bad.stop),
+            after=of.position(rows.stop),
             location=Location(path=of.path, row=at),
-            complaint=f"{bad.stop - at:,} rows, to the end of row group {group + found.group:,}, cannot be read: {reason}",
-            rejected=bad.stop - at,
+            complaint=f"{rows.stop - at:,} rows, to the end of row group {group:,}, cannot be read: {reason}",
+            rejected=rows.stop - at,
         )
-    return found.group + 1
 
 
 def _brief(error: object) -> str:

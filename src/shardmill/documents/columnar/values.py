@@ -5,14 +5,13 @@ Whatever a page claims, memory holds the page if it is small, a window of text a
 """
 
 import struct
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.documents.columnar import pages
-from shardmill.documents.columnar.chunks import LENGTH_BYTES, Pages, ends_early, too_few_values, too_long_value
 from shardmill.documents.columnar.columns import ShortValues, Values, fitting, long_value
 from shardmill.documents.columnar.native import (
     DATA,
@@ -24,7 +23,6 @@ from shardmill.documents.columnar.native import (
     NO_LEVEL,
     NO_VALUE,
     NO_WORD,
-    ODD,
     Data,
     PageRows,
     Runs,
@@ -42,6 +40,8 @@ from shardmill.tokens.strings import Strings
 
 _Integers = npt.NDArray[np.int64]
 _MOST_BITS = 32
+# Of a value in encoding PLAIN, before its text.
+_LENGTH_BYTES = 4
 _length: Callable[[bytes, int], tuple[int]] = struct.Struct("<I").unpack_from
 
 
@@ -51,7 +51,7 @@ def values_of(chunk: Chunk, file: int, rows: range, skip_to: int, rules: TextRul
     Raises ValueError, EOFError or OverflowError at a page that is damaged or too large, after the rows before it.
     """
     found = Found(Position(file=file, record=skip_to), rules)
-    yield from found.values_of(lambda _: chunk, [rows])
+    yield from found.values_of(chunk, rows)
     yield from found.rest()
 
 
@@ -61,52 +61,23 @@ class Found:
     def __init__(self, start: Position, rules: TextRules) -> None:
         self.start, self._rules, self._row = start, rules, 0
         self._window, self._owners, self._held = Window(rules.max_records, rules.max_run_bytes), list[Data](), 0
-        self._pages, self._even = Pages(rules.max_held), rules.block_bytes
-        self.group = 0
-        """Of those that are being read, the row group at which this is."""
 
     @property
     def next_row(self) -> int:
         return self._row + self._window.count
 
-    def values_of(self, chunk_of: Callable[[int], Chunk], rows: Sequence[range]) -> Iterator[tuple[int, Values]]:
-        """The rows of consecutive row groups, but for those that do not fill a window yet; chunk_of tells where each is.
-
-        After an error, which comes after the rows before it, `group` is the row group that cannot be read.
-        """
-        self.group = 0
+    def values_of(self, chunk: Chunk, rows: range) -> Iterator[tuple[int, Values]]:
+        """The rows of a row group, but for those that do not fill a window yet. An error comes after the rows before it."""
         try:
-            while self.group < len(rows):
-                if self.next_row != rows[self.group].start:
-                    yield from self.rest()
-                    self._row = rows[self.group].start
-                chunks = alike(chunk_of, rows, self.group) if self.start.record <= self._row else []
-                if chunks:
-                    odd = yield from self._many(chunks)
-                    if not odd:
-                        assert self.next_row == rows[self.group - 1].stop
-                        continue
-                yield from self._by_page(chunk_of(self.group), rows[self.group])
-                self.group += 1
+            if self.next_row != rows.start:
+                yield from self.rest()
+                self._row = rows.start
+            yield from self._by_page(chunk, rows)
         except Exception:
             yield from self.rest()
             raise
 
-    def _many(self, chunks: list[Chunk]) -> Generator[tuple[int, Values], None, bool]:
-        """Rows of chunks; returns whether it stopped at one that is odd."""
-        first, size = self.group, sum(chunk.size for chunk in chunks)
-        if size > self._rules.block_bytes:  # in windows of the same size: a small last one would cost as much Python
-            self._even = -(-size // -(-size // self._rules.block_bytes))
-        self._pages.begin(chunks)
-        try:
-            odd = yield from self._rows_of(self._pages)
-        finally:
-            self.group = first + self._pages.chunk
-        self.group += not odd
-        return odd
-
     def _by_page(self, chunk: Chunk, rows: range) -> Iterator[tuple[int, Values]]:
-        """The rows of a row group that were not found yet, page by page."""
         words: _Dictionary | None = None
         end = rows.start
         for page in chunk.pages():
@@ -118,8 +89,6 @@ class Found:
                 end += page.values
                 if end > rows.stop:
                     raise ValueError(f"its pages hold more values than the {len(rows):,} rows of the row group")
-                if end <= self.next_row:
-                    continue
                 if end > self.start.record:
                     yield from self._rows_of(_Source(chunk, page, words, self._rules))
                 else:
@@ -127,27 +96,24 @@ class Found:
         if end != rows.stop:
             raise ValueError(f"there are {end - rows.start:,} rows instead of {len(rows):,}")
 
-    def _rows_of(self, pages: "Pages | _Source") -> Generator[tuple[int, Values], None, bool]:
-        """The rows of many pages, or of one. Returns whether it stopped at an odd page."""
+    def _rows_of(self, page: "_Source") -> Iterator[tuple[int, Values]]:
         window, why = self._window, FULL
-        while why not in (DONE, ODD):
-            about = block_bytes(self.start.file, self._row, self._rules)
-            first, window.room = window.count, about if about < self._rules.block_bytes else self._even
-            why = pages.add_to(window, self._held)
+        while why != DONE:
+            first, window.room = window.count, block_bytes(self.start.file, self._row, self._rules)
+            why = window.add(page.rows)
             if window.count > first:
-                self._hold(pages.owners(window, first, self._rules))
+                self._hold(page.owners(window, first, self._rules))
             if why == FULL or self._held > window.room:  # what is held is not all text
                 yield from self.rest()
             if why == LONG:
-                yield self._row, pages.long(self._rules)
+                yield self._row, page.long(self._rules)
                 self._row += 1
             elif why == NO_VALUE:
-                pages.go_on()
+                page.go_on()
             elif why == NO_LEVEL:
                 raise EOFError("a page has fewer definition levels than values")
             elif why == NO_WORD:
-                raise ValueError(f"a page refers to a value that is not among the {pages.words:,} of its dictionary")
-        return why == ODD
+                raise ValueError(f"a page refers to a value that is not among the {page.words:,} of its dictionary")
 
     def _hold(self, owners: list[Data]) -> None:
         for owner in owners:
@@ -161,22 +127,6 @@ class Found:
             values = ShortValues(*self._window.take(self._owners, self._held))
             self._row, self._owners, self._held = self._row + count, [], 0
             yield self._row - count, values
-
-
-def alike(chunk_of: Callable[[int], Chunk], rows: Sequence[range], first: int = 0) -> list[Chunk]:
-    """The chunks from the first on, as far as they can be read together."""
-    chunks: list[Chunk] = []
-    for group in range(first, len(rows)):
-        try:
-            chunk = chunk_of(group)
-        except (ValueError, LookupError, OSError):
-            if not chunks:
-                raise
-            break  # told when those before it are read
-        if chunk.values != len(rows[group]) or (chunks and not chunk.is_like(chunks[0])):
-            break
-        chunks.append(chunk)
-    return chunks
 
 
 class _Piece(NamedTuple):
@@ -218,15 +168,11 @@ class _Source:
         """How many there are in the dictionary."""
         return int(self.rows.words)
 
-    def add_to(self, window: Window, _held: int) -> int:
-        """Rows; returns what comes next."""
-        return window.add(self.rows)
-
     def go_on(self) -> None:
         """With the next values; EOFError if there are none."""
         piece = next(self._pieces, None)
         if piece is None:
-            raise too_few_values()
+            raise EOFError("a page has fewer values than its header says")
         self._piece = piece
         self.rows.data, self.rows.at, self.rows.size = address(piece.data), piece.at, piece.end
 
@@ -245,7 +191,7 @@ class _Source:
 
 def _levels(levels: Runs, chunk: Chunk, page: Page, body: Reader, held: int) -> int:
     """Finds the definition levels of a page; returns where its values begin."""
-    start, end = (LENGTH_BYTES, _end_of(body, 0, page.size)) if page.kind == DATA else (0, page.levels)
+    start, end = (_LENGTH_BYTES, _end_of(body, 0, page.size)) if page.kind == DATA else (0, page.levels)
     if end - start > held:
         raise ValueError(f"definition levels of {end - start:,} bytes, and there is room for {held:,}")
     data = _exactly(body, start, end) if page.kind == DATA else chunk.reader.read(page.at, end)
@@ -267,8 +213,8 @@ def _plain(rows: PageRows, body: Reader, at: int, end: int, rules: TextRules) ->
         yield _Piece(data, at - first, min(len(data), end - first), body, first)
         if first + rows.at == at:  # not even one is all here
             until = _end_of(body, at, end)
-            is_long = until - at - LENGTH_BYTES > rules.max_run_bytes
-            yield _Piece(_exactly(body, at, at + LENGTH_BYTES if is_long else until), 0, until - at, body, at)
+            is_long = until - at - _LENGTH_BYTES > rules.max_run_bytes
+            yield _Piece(_exactly(body, at, at + _LENGTH_BYTES if is_long else until), 0, until - at, body, at)
             at = until
         else:
             at = first + rows.at
@@ -319,7 +265,7 @@ def _delta_values(page: Page, path: str, cursor: Cursor, rules: TextRules) -> It
             if not 0 <= prefix <= len(value) or suffix < 0:
                 raise ValueError(f"a value of {prefix:,} and {suffix:,} bytes after one of {len(value):,}")
             value = value[:prefix] + cursor.take(suffix)
-            values += [len(value).to_bytes(LENGTH_BYTES, "little"), value]
+            values += [len(value).to_bytes(_LENGTH_BYTES, "little"), value]
         data = b"".join(values)
         yield _Piece(data, 0, len(data), Held(path, data))
         prefixes, suffixes = prefixes[count:], suffixes[count:]
@@ -354,9 +300,9 @@ def _unpacked(data: bytes, width: int, count: int) -> _Integers:
 
 def _end_of(body: Reader, at: int, end: int) -> int:
     """Where the value ends whose length is here."""
-    found = at + LENGTH_BYTES + _length(_exactly(body, at, at + LENGTH_BYTES), 0)[0]
+    found = at + _LENGTH_BYTES + _length(_exactly(body, at, at + _LENGTH_BYTES), 0)[0]
     if found > end:
-        raise too_long_value()
+        raise ValueError("a value is longer than its page")
     return found
 
 
@@ -370,5 +316,5 @@ def _around(body: Reader, start: int, end: int) -> tuple[Data, int]:
     data, first = (body.data, 0) if isinstance(body, Held) else (body.read(start, end - start), start)
     if first + len(data) < end:
         damage = damage_of(body)
-        raise ends_early() if damage is None else ValueError(damage)
+        raise ValueError("a page ends too early") if damage is None else ValueError(damage)
     return data, first

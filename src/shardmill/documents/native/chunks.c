@@ -36,46 +36,34 @@ static int64_t length_at(const u8 *data)
     return (int64_t)(data[0] | (u32)data[1] << 8 | (u32)data[2] << 16 | (u32)data[3] << 24);
 }
 
-static int is_usual(const Chunks *c, const Found *page, int64_t rows, int has_words)
+static int is_usual(const Chunks *c, const Header *page, int has_words)
 {
-    int by_dictionary = page->is.encoding == BY_DICTIONARY || page->is.encoding == BY_DICTIONARY_TOO;
-    if (page->is.kind == DICTIONARY)
-        return !has_words && page->is.values <= c->words_room && (page->is.encoding == PLAIN || page->is.encoding == BY_DICTIONARY);
-    return (page->is.kind == DATA || page->is.kind == DATA_V2) && page->is.values <= rows &&
-           (page->is.encoding == PLAIN || (by_dictionary && has_words));
+    int by_dictionary = page->encoding == BY_DICTIONARY || page->encoding == BY_DICTIONARY_TOO;
+    if (page->kind == DICTIONARY)
+        return !has_words && page->values <= c->words_room && (page->encoding == PLAIN || page->encoding == BY_DICTIONARY);
+    return (page->kind == DATA || page->kind == DATA_V2) && page->values <= c->rows && (has_words || !c->chunks[c->chunk].words) &&
+           (page->encoding == PLAIN || (by_dictionary && has_words));
 }
 
-/* needs: how many bytes the next page has, its header among them, if that is known. */
+/* The next page, if all of it is in the data. needs: how many bytes it has, its header among them, if that is known. */
 static int64_t find_in_data(Chunks *c, int64_t *needs)
 {
-    int64_t at = c->next - c->data_at, rows = c->rows, room = c->out_room - c->used;
-    int has_words = c->count >= 0, words_first = c->chunks[c->chunk].words && !has_words;
-    c->found = c->now = c->begun = 0;
+    int64_t at = c->next - c->data_at;
+    Found *page = &c->found;
     if (at < 0 || at > c->size)
         return ODD;
-    while (c->found < c->pages_room && rows > 0) {
-        Found *page = c->pages + c->found;
-        int64_t length = pages_header(c->data + at, c->size - at, &page->is);
-        if (length <= 0)
-            break;
-        page->start = at;
-        page->at = at + length;
-        page->body = NULL;
-        int64_t held = page->is.size > page->is.compressed ? page->is.size : page->is.compressed;
-        held += page->is.kind == DICTIONARY ? page->is.values * (int64_t)sizeof(u32) : 0;
-        *needs = length + page->is.compressed;
-        if (page->is.compressed > c->size - page->at || held > c->largest || !is_usual(c, page, rows, has_words) ||
-            (words_first && page->is.kind != DICTIONARY))
-            break;
-        if (page->is.size > room)
-            return c->found ? DONE : c->used ? MORE : SMALL;
-        room -= page->is.size;
-        at = page->at + page->is.compressed;
-        has_words |= page->is.kind == DICTIONARY;
-        rows -= page->is.kind == DICTIONARY ? 0 : page->is.values;
-        c->found++;
-    }
-    return c->found ? DONE : ODD;
+    int64_t length = pages_header(c->data + at, c->size - at, &page->is);
+    if (length <= 0)
+        return ODD;
+    page->start = at;
+    page->at = at + length;
+    *needs = length + page->is.compressed;
+    int64_t held = page->is.size > page->is.compressed ? page->is.size : page->is.compressed;
+    held += page->is.kind == DICTIONARY ? page->is.values * (int64_t)sizeof(u32) : 0;
+    if (page->is.compressed > c->size - page->at || held > c->largest || page->is.size > c->out_room || !is_usual(c, &page->is, c->count >= 0))
+        return ODD;
+    c->has_page = page->is.size <= c->out_room - c->used;
+    return c->has_page ? DONE : MORE;
 }
 
 /* From the next page on, so many bytes; 0: there are no more. What is here already is not read again. */
@@ -85,7 +73,7 @@ static int read_more(Chunks *c, int64_t size)
     size = c->end - c->next < size ? c->end - c->next : size;
     size = c->data_room < size ? c->data_room : size;
     here = c->data_at < 0 || c->next < c->data_at || here < 0 ? 0 : here;
-    if (c->file < 0 || here >= size)
+    if (here >= size)
         return 0;
     memmove(c->data, c->data + (here ? c->next - c->data_at : 0), (size_t)here);
     c->data_at = c->next;
@@ -106,16 +94,18 @@ static int next_chunk(Chunks *c)
     return 1;
 }
 
-/* Finds the next pages that are usual, whole in the data and fit in `out`; none, if all chunks are read. */
-int64_t chunks_find(Chunks *c)
+/* Finds the next page, of this chunk or the next; none, if all chunks are read. */
+static int64_t find_page(Chunks *c)
 {
-    c->found = c->now = 0;
     while (!c->rows)
         if (!next_chunk(c))
             return DONE;
     int64_t needs = 0, why = find_in_data(c, &needs);
-    for (int64_t size = c->data_usual; why == ODD && read_more(c, size); size = needs)
+    for (int64_t size = c->data_usual; why == ODD && read_more(c, size); size = needs > size ? needs : c->data_room)
         why = find_in_data(c, &needs);
+    c->next += c->has_page ? needs : 0;
+    if (c->has_page && c->found.is.kind == DICTIONARY && c->chunks[c->chunk].words)
+        c->next = c->chunks[c->chunk].start;
     return why;
 }
 
@@ -168,7 +158,6 @@ static int begin_page(Chunks *c, const Found *page)
         p->size = size;
         return DONE;
     }
-    c->borrowed |= c->words < c->out || c->words >= c->out + c->out_room;
     p->data = c->words;
     p->ends = c->ends;
     p->words = c->count;
@@ -179,41 +168,35 @@ static int begin_page(Chunks *c, const Found *page)
     return p->numbers.width > 32 ? ODD : DONE;
 }
 
-/* Adds rows of the pages that were found to a window, and tells what comes next: no more of them, or what pages_rows tells
- * of the page at which it is. */
+/* Adds rows of the page at hand to a window, and tells what comes next: other pages, or what pages_rows tells of this one. */
 int64_t chunks_rows(Chunks *c, Window *w)
 {
-    for (; c->now < c->found; c->now++, c->begun = 0) {
-        const Found *page = c->pages + c->now;
-        c->next = c->data_at + page->start;
-        if (!c->begun && (!page->body || (page->is.kind == DICTIONARY ? read_words(c, page) : begin_page(c, page)))) {
-            c->found = c->now;
-            return ODD;
-        }
-        if (page->is.kind != DICTIONARY) {
-            c->begun = 1;
-            pages_rows(&c->page, w);
-            if (c->page.why)
-                return c->page.why;
-            c->rows -= page->is.values;
-        }
-        c->next = c->data_at + page->at + page->is.compressed;
-        if (page->is.kind == DICTIONARY && c->chunks[c->chunk].words)
-            c->next = c->chunks[c->chunk].start;
+    const Found *page = &c->found;
+    int is_words = page->is.kind == DICTIONARY;
+    if (!c->begun && (!page->body || (is_words ? read_words(c, page) : begin_page(c, page)))) {
+        c->has_page = 0;
+        return ODD;
     }
+    if (!is_words) {
+        c->begun = 1;
+        pages_rows(&c->page, w);
+        if (c->page.why)
+            return c->page.why;
+        c->rows -= page->is.values;
+    }
+    c->has_page = c->begun = 0;
     return DONE;
 }
 
-/* The same; where there are no more pages, the next ones are found and decompressed, of one chunk after the other. */
+/* The same; and then of the next pages, one after the other, of this chunk and those behind it. */
 int64_t chunks_take(Chunks *c, Window *w)
 {
-    for (;;) {
-        int64_t why = chunks_rows(c, w);
-        if (why || (why = chunks_find(c)) || !c->found)
+    for (int64_t why;;) {
+        if (c->has_page && (why = chunks_rows(c, w)))
             return why;
-        for (int64_t i = 0; i < c->found; i++) {
-            c->pages[i].body = body_of(c, c->pages + i, c->out + c->used);
-            c->used += c->pages[i].is.size;
-        }
+        if ((why = find_page(c)) || !c->has_page)
+            return why;
+        c->found.body = body_of(c, &c->found, c->out + c->used);
+        c->used += c->found.is.size;
     }
 }

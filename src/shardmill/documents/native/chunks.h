@@ -2,9 +2,9 @@
 #pragma once
 #include "pages.h"
 
-/* Besides those of pages.h: what comes next. ODD: a page that is not usual; SMALL: there is no room to decompress the next
- * page; MORE: likewise, but others were decompressed. */
-enum { ODD = NO_WORD + 1, SMALL, MORE };
+/* Besides those of pages.h: what comes next. ODD: a page that is not usual; MORE: a page for which there is no room behind
+ * those that were decompressed. */
+enum { ODD = NO_WORD + 1, MORE };
 
 /* Where a chunk, or some pages of one, are in the file, how many values they have, and where the dictionary is that they
  * need and do not begin with; 0: there is none. */
@@ -24,7 +24,7 @@ typedef size_t (*Decompress)(void *to, size_t room, const void *from, size_t siz
 
 /* Consecutive chunks of a column, as far as they were read. */
 typedef struct {
-    int64_t file; /* its descriptor; -1: the caller reads */
+    int64_t file; /* its descriptor */
     const Place *chunks;
     int64_t chunk_count, chunk; /* how many, and at which of them this is; -1: before the first */
     int64_t next, end;          /* in the file: where the page begins that was not read yet, and where its chunk ends */
@@ -39,14 +39,12 @@ typedef struct {
     int64_t largest; /* how many bytes a page may need */
     u8 *out;         /* where pages are decompressed; how many bytes there is room for, and how many are used */
     int64_t out_room, used;
-    int64_t borrowed; /* some rows are words of a dictionary that is not in `out` */
-    Found *pages;     /* that were found */
-    int64_t pages_room;
-    int64_t found, now; /* how many, and at which of them the rows are */
-    int64_t begun;      /* some rows of that page were taken */
+    Found found; /* the page whose rows are taken */
+    int64_t has_page, begun;
     Page page;
 } Chunks;
 
 int64_t chunks_pages(int64_t file, const Place *place, Found *out, int64_t most);
-int64_t chunks_take(Chunks *c, Window *w);
 int64_t chunks_rows(Chunks *c, Window *w);
+int64_t chunks_take(Chunks *c, Window *w);
+size_t snappy_decompress(void *to, size_t room, const void *from, size_t size);

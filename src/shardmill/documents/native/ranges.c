@@ -133,7 +133,7 @@ static int64_t next_rows(Range *r, Slice *s)
 {
     Chunks *c = r->chunks;
     Window w = {s->texts, s->sizes, s->odd, 0, r->rows, 0, r->slice_bytes, r->longest};
-    int64_t why = c->now < c->found ? chunks_rows(c, &w) : DONE, usual = 0;
+    int64_t why = c->has_page ? chunks_rows(c, &w) : DONE, usual = 0;
     s->used = s->records = 0;
     if (!w.count && why == DONE) {
         if (!keep_dictionary(r))
