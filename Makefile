@@ -85,8 +85,8 @@ bench-feed: $(VENV)/.ready native ## measure the loader and the packer; with tor
 bench: $(VENV)/.ready native ## measure speed and memory; BENCH_TEXT=file.txt TOKENIZER=tokenizer.json for your own
 	$(BIN)/python tools/bench.py $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(BENCH_TEXT)
 
-bench-cores: $(VENV)/.ready native ## measure what keeps more cores from helping; BENCH_TEXT=file.txt TOKENIZER=tokenizer.json for your own; SCALE=1,2,4,8 for the speed of each number of workers
-	$(BIN)/python tools/bench_cores.py $(if $(SCALE),--scale $(SCALE),--write) $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(BENCH_TEXT)
+bench-cores: $(VENV)/.ready native ## measure what keeps more cores from helping; BENCH_TEXT=file.txt TOKENIZER=tokenizer.json for your own; SCALE=1,2,4,8 for the speed of each number of workers; AGAINST=../before to compare with another checkout
+	$(BIN)/python tools/bench_cores.py $(if $(SCALE),--scale $(SCALE),$(if $(AGAINST),--against $(AGAINST),--write)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(BENCH_TEXT)
 
 bench-tokenizers: $(VENV)/.ready native ## measure every tokenizer beside gigatoken: TOKENIZERS=folder or names, TEXTS=folder
 	$(BIN)/python tools/bench_tokenizers.py $(TOKENIZERS) $(TEXTS)

@@ -2,6 +2,7 @@
 
     python tools/bench_cores.py [TEXT] [--tokenizer tokenizer.json] [--only jsonl,parquet] [--repeat 5] [--quick] [--write]
     python tools/bench_cores.py [TEXT] --scale 1,2,4,8,16    on a machine with so many cores: the speed with each number
+    python tools/bench_cores.py [TEXT] --against ../before   beside another checkout whose C is compiled, in turns
 
 The same documents of about 3 KB from each kind of file, each figure in a process of its own (bench_cores_job.py), best
 of N, all inputs taking turns. Seconds are for each GB of text; what a job of 20 documents takes is subtracted. With
@@ -18,6 +19,7 @@ Locks are those that Python's threading makes, and the turn to get a place in th
 import argparse
 import dataclasses
 import json
+import os
 import re
 import resource
 import shutil
@@ -42,6 +44,7 @@ LARGE_GROUP = 20 * MB
 SHORT_CHARACTERS, SHORT_DOCUMENTS = 196, 1_000_000
 QUICK_BYTES = 16 * MB
 MANY = 16
+BESIDE = (1, 2, MANY)
 PROMISED = ("text", "jsonl", "zst", "parquet")
 TINY, TINY_DOCUMENTS = "tiny", 20
 # Enough of the documents are in the first tenth, so that no first pass reads everything.
@@ -100,6 +103,7 @@ def make_inputs(text: Path, folder: Path) -> None:
         table = pa.table({"id": [f"document-{i}" for i in range(len(some))], "text": some})
         pq.write_table(table, folder / f"part-{number}.parquet", compression="zstd", row_group_size=ROWS_IN_GROUP)
         pq.write_table(table, folder / f"large-{number}.parquet", compression="zstd", row_group_size=large)
+        pq.write_table(table, folder / f"snappy-{number}.parquet")  # as pandas does: one row group
     _compress(b"".join((folder / f"part-{n}.jsonl").read_bytes() for n in range(FILES)), folder / "one.jsonl.zst")
     (folder / "tiny.jsonl").write_text("".join(_line(n, documents[n % FILES]) for n in range(TINY_DOCUMENTS)))
     short = 0
@@ -199,6 +203,7 @@ def inputs_of(folder: Path, tokenizer: str | None) -> list[Input]:
         ),
         Input(name="parquet", files=tables, text=text, alone=read_column),
         Input(name="parquet-20MB", files=many("large-{}.parquet"), text=text, alone=read_column),
+        Input(name="parquet-snappy", files=many("snappy-{}.parquet"), text=text, alone=read_column),
         Input(name="short", files=(str(folder / "short.jsonl"),), text=short, alone=parse_lines),
     ]
     if tokenizer:
@@ -215,6 +220,7 @@ LABELS = {
     "one-zst": "one .jsonl.zst",
     "parquet": "8 Parquet, 1,000 rows a group",
     "parquet-20MB": "8 Parquet, groups of 20 MB",
+    "parquet-snappy": "8 Parquet, Snappy, one row group",
     "short": "documents of 200 bytes",
 }
 
@@ -284,8 +290,17 @@ class Bench:
                     if not each.name.endswith("-hf"):
                         self._keep(each, f"{meter} stub", self._run(each, numbers[-1], meter, engine=False))
 
-    def _run(self, given: Input, *asked: Any, **named: Any) -> dict[str, Any]:
-        done = subprocess.run(self.job(given, *asked, **named), stdout=subprocess.PIPE, text=True)
+    def beside(self, other: Path) -> None:
+        """The package here and that of another checkout, in turns: neither finds the machine as the other does not."""
+        for _ in range(self.repeat):
+            for each in self.inputs:
+                for workers in BESIDE:
+                    self._keep(each, f"{workers}", self._run(each, workers))
+                    self._keep(each, f"{workers} other", self._run(each, workers, tree=other))
+
+    def _run(self, given: Input, *asked: Any, tree: Path | None = None, **named: Any) -> dict[str, Any]:
+        env = {**os.environ, "PYTHONPATH": str((tree or JOB.parent.parent) / "src")}
+        done = subprocess.run(self.job(given, *asked, **named), stdout=subprocess.PIPE, text=True, env=env)
         shutil.rmtree(self.folder / "out-0", ignore_errors=True)
         if done.returncode:
             sys.exit(f"bench_cores: {given.name}: exit code {done.returncode}")
@@ -419,6 +434,24 @@ def table_of_scale(found: dict[str, dict[str, Any]], numbers: list[int]) -> list
     return lines
 
 
+def table_beside(found: dict[str, dict[str, Any]], other: Path) -> list[str]:
+    """Of this checkout and the other: how long, how much CPU time, and peaks."""
+    lines = [
+        f"| input | workers | wall | in {other.name} | this over that | CPU | in {other.name} | peak MiB | in {other.name} |",
+        "|---" + "|--:" * 8 + "|",
+    ]
+    for name, each in found.items():
+        for workers in BESIDE:
+            pair = each[f"{workers}"], each[f"{workers} other"]
+            wall, cpu, peak = (
+                [f"{one[what] / unit:.{digits}f}" for one in pair]
+                for what, unit, digits in (("wall", 1, 2), ("cpu", 1, 2), ("peak", MIB, 0))
+            )
+            times = f"{pair[0]['wall'] / pair[1]['wall']:.2f}"
+            lines.append(f"| {' | '.join([label(name), f'{workers}', *wall, times, *cpu, *peak])} |")
+    return lines
+
+
 def promises(found: dict[str, dict[str, Any]]) -> list[Row]:
     """What is promised about those inputs that were measured."""
     rows = []
@@ -454,9 +487,11 @@ def promises(found: dict[str, dict[str, Any]]) -> list[Row]:
     return rows
 
 
-def report(found: dict[str, dict[str, Any]], text: Path, size: int, scale: list[int]) -> str:
+def report(found: dict[str, dict[str, Any]], text: Path, size: int, scale: list[int], other: Path | None) -> str:
     lines = ["Seconds for each GB of text; each figure is the best of several runs.", ""]
-    if scale:
+    if other:
+        lines += table_beside(found, other)
+    elif scale:
         lines += table_of_scale(found, scale)
     else:
         lines += [*tables(found), "", "| what | figure | promised |", "|---|---|---|"]
@@ -480,6 +515,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--megabytes", type=int, help="use only the beginning of the text")
     parser.add_argument(
         "--scale", default="", help="numbers of workers, separated by commas: the speed with each of them"
+    )
+    parser.add_argument(
+        "--against", type=Path, help="another checkout of this repository, to measure in turns with this"
     )
     parser.add_argument("--quick", action="store_true", help="16 MB, once: about a minute, and no measurement")
     parser.add_argument("--folder", type=Path, help="make the inputs there, or use those that are there; keep them")
@@ -512,15 +550,17 @@ def main() -> None:
         if options.json and options.json.exists():
             bench.found |= json.loads(options.json.read_text())
         scale = [int(number) for number in options.scale.split(",") if number]
-        if scale:
+        if options.against:
+            bench.beside(options.against)
+        elif scale:
             bench.scale(scale)
         else:
             bench.measure()
-        shown = report(per_gb(bench.found), text, max(each.text for each in inputs), scale)
+        shown = report(per_gb(bench.found), text, max(each.text for each in inputs), scale, options.against)
     print(shown)
     if options.json:
         options.json.write_text(json.dumps(bench.found, indent=1) + "\n")
-    if options.write and not scale:
+    if options.write and not (scale or options.against):
         put_into(PAGE, "bench-cores", shown)
 
 

@@ -53,7 +53,8 @@ def spans(chunk: Chunk, descriptor: int, about: int, before: int) -> list[Chunk]
     has_words, by_words = int(kind[0] == DICTIONARY), np.isin(encoding, BY_DICTIONARY)
     text = np.where(by_words, values * (size[0] // max(1, values[0])), size) if has_words else size
     is_usual = np.isin(kind, (DATA, DATA_V2)) & ((encoding == PLAIN) | (by_words & bool(has_words)))
-    if not is_usual[has_words:].all() or size.max() > _PAGES_BYTES or text[has_words:].sum() > 2 * chunk.size:
+    largest = max(int(size.max()), int(text.max()))
+    if not is_usual[has_words:].all() or largest > _PAGES_BYTES or text[has_words:].sum() > 2 * chunk.size:
         return []
     counted = np.where(kind == DICTIONARY, 0, values)
     rest = range(int(np.searchsorted(np.cumsum(counted) - counted, before) if before else 0) or has_words, len(pages))

@@ -149,7 +149,7 @@ def decompressed(codec: str, data: Data, size: int) -> Data | None:
     """What a page decompresses to, which has this size; None: pyarrow must do it, or tell what is wrong with it."""
     if not (where := function(codec)):
         return None
-    out = np.empty(size, np.uint8)
+    out = buffers.take(size)
     done = _DECOMPRESS(where)(compiled.address(out), size, address(data), len(data))
     return out.data if done == size else None
 
