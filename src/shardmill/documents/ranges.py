@@ -36,6 +36,8 @@ SLICE_BYTES = 256 << 10
 _PIECE_BYTES = 1 << 20
 # A slice has room for records of so many bytes and more; of shorter ones there are fewer bytes in it.
 _LEAST_RECORD = 64
+# Tokens of text have fewer bytes than this on average.
+_LONG_TOKEN = 5
 # For the end of a line, or a separator, behind the longest text.
 _SLACK = 4 << 10
 
@@ -212,26 +214,28 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
         **of_kind,
     )
     given.most, given.seed = part.hashed or (0, 0)
-    for side, size in zip(given.sides, (part.size, int(part.size * recipe.most_in_val(part.hashed is not None)))):
+    in_val = int(part.size * recipe.most_in_val(part.hashed is not None))
+    for side, size in zip(given.sides, (part.size, in_val)):
         side.room = (size + slice_room) * whole.ids_per_byte + given.ends_room * (whole.ids_per_text + 1) + _SLACK
-    return _milled(given, recipe)
+    return _milled(given, recipe, max(0, part.size - in_val) // _LONG_TOKEN)
 
 
-def _milled(given: _Range, recipe: Recipe) -> Outcome:
-    library, work = _library(), _work_of(given)
-    given.work, ends_bytes = compiled.address(work), given.ends_room * 8
-    starts, at = list[int](), 0
+def _milled(given: _Range, recipe: Recipe, least: int) -> Outcome:
+    """least: so many tokens are sure to be in train."""
+    library, work, width = _library(), _work_of(given), recipe.dtype.itemsize
+    given.work, starts, at = compiled.address(work), list[int](), 0
     for side in given.sides:
         starts.append(at)
-        at += ends_bytes + -(-side.room * recipe.dtype.itemsize // 8) * 8
-    made = buffers.take(at, sparse=True)
-    for side, start in zip(given.sides, starts):
-        side.ends = compiled.address(made) + start
-        side.tokens = side.ends + ends_bytes
+        at += -(-side.room * width // 8) * 8 + given.ends_room * 8
+    made = buffers.take(at, used=least * width)
+    for side, start, after in zip(given.sides, starts, (*starts[1:], at)):
+        side.tokens = compiled.address(made) + start
+        side.ends = compiled.address(made) + after - given.ends_room * 8
     unusual, sides = library.ranges_mill(byref(given)) == _UNUSUAL, list[Side]()
     for side, start in zip(given.sides, starts):
-        ends, first = made[start : start + 8 * side.documents].view(np.int64), start + ends_bytes
-        tokens = made[first : first + side.count * recipe.dtype.itemsize].view(recipe.dtype)
+        first = side.ends - compiled.address(made)
+        ends = made[first : first + 8 * side.documents].view(np.int64)
+        tokens = made[start : start + side.count * width].view(recipe.dtype)
         sides.append(Side(tokens, ends, side.text))
     kept = given.slices[1] if given.done > given.keep else None
     return Outcome(
@@ -251,7 +255,7 @@ def _work_of(given: _Range) -> buffers.Bytes:
     """Memory of this thread, which is used again for each range."""
     size, work = _library().ranges_work(byref(given)), getattr(_this_thread, "work", None)
     if work is None or len(work) < size:
-        work = _this_thread.work = buffers.take(size, sparse=True)
+        work = _this_thread.work = buffers.take(size, used=0)
     return work
 
 

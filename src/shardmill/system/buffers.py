@@ -30,15 +30,16 @@ _SLACK = 24 << 20
 class _Memory:
     """A mapping, and where it begins. It is unmapped when nothing refers to it, or by close, without the GIL."""
 
-    def __init__(self, size: int, sparse: bool) -> None:
-        self.sparse = sparse
+    def __init__(self, size: int, used: int | None) -> None:
+        """used: how much of it, from its beginning on, is sure to be used; None: all."""
+        self.is_sparse, used = used is not None, size if used is None else used
         try:
             self._mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as e:
             raise MemoryError(f"out of memory: {size:,} bytes cannot be mapped ({e})") from None
-        if size >= _HUGE_FROM and not sparse and hasattr(mmap, "MADV_HUGEPAGE"):
+        if used >= _HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without them
-                self._mapped.madvise(mmap.MADV_HUGEPAGE, 0, size // _HUGE_PAGE * _HUGE_PAGE)
+                self._mapped.madvise(mmap.MADV_HUGEPAGE, 0, used // _HUGE_PAGE * _HUGE_PAGE)
         self.size, self.address = size, ctypes.addressof(ctypes.c_char.from_buffer(self._mapped))
         self.close = self._mapped.close
 
@@ -95,9 +96,10 @@ def used_again() -> Iterator[None]:
                 _drop(_mapped)
 
 
-def take(size: int, *, times: float = 1.5, sparse: bool = False) -> Bytes:
+def take(size: int, *, times: float = 1.5, used: int | None = None) -> Bytes:
     """So many bytes to write to, in a buffer that is at most so many times as large: what waits, such as tokens, must not
-    hold more than it needs, but what is soon given back may.
+    hold more than it needs, but what is soon given back may. used: so many of them are sure to be used, and perhaps no
+    more: the rest takes memory only where something is written.
 
     >>> with used_again():
     ...     first = take(1 << 20)
@@ -108,25 +110,25 @@ def take(size: int, *, times: float = 1.5, sparse: bool = False) -> Bytes:
     if not _this_thread.inside or size < _LEAST:
         return np.empty(size, np.uint8)
     with _lock:
-        memory = _fitting(size, int(size * times), sparse) or _new(-(-size // _STEP) * _STEP, sparse)
+        memory = _fitting(size, int(size * times), used is not None) or _new(-(-size // _STEP) * _STEP, used)
     return np.asarray(_Lease(memory, size))
 
 
-def _fitting(size: int, most: int, sparse: bool) -> _Memory | None:
+def _fitting(size: int, most: int, is_sparse: bool) -> _Memory | None:
     """The one used last that is free and not too large: it may still be in a cache of the processor."""
     for number in range(len(_free) - 1, -1, -1):
-        if size <= _free[number].size <= most and _free[number].sparse == sparse:
+        if size <= _free[number].size <= most and _free[number].is_sparse == is_sparse:
             return _free.pop(number)
     return None
 
 
-def _new(size: int, sparse: bool) -> _Memory:
+def _new(size: int, used: int | None) -> _Memory:
     global _mapped, _most_in_use
     in_use = _mapped - sum(memory.size for memory in _free) + size
     _most_in_use = max(_most_in_use, in_use)
     _drop(_mapped + size - _most_in_use - _SLACK)
     _mapped += size
-    return _Memory(size, sparse)
+    return _Memory(size, used)
 
 
 def _drop(size: int) -> None:
