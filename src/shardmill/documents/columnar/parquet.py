@@ -413,4 +413,4 @@ def _group(
 
 
 def _brief(error: object) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
