@@ -135,13 +135,11 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
 
     return RangePart(
         file=here.file,
-        path=reader.path,
         reader=own,
         at=here.offset,
         end=end,
         base=base,
-        longest=rules.max_run_bytes,
-        hashed=rules.hashed,
+        rules=rules,
         size=end - here.offset,
         record=here.record,
         unit="line",
@@ -149,7 +147,6 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
         span=(here.offset, end),
         given=given,
         rest=rest,
-        place=lambda at: Location(path=reader.path, byte=at),
     )
 
 

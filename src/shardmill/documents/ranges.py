@@ -18,7 +18,7 @@ import numpy.typing as npt
 from shardmill.documents import native
 from shardmill.documents.pieces import IsVal, Pieces, Position
 from shardmill.documents.rejects import Location
-from shardmill.documents.rules import TextRules, with_rest
+from shardmill.documents.rules import PASSAGE_HEAD, TextRules, with_rest
 from shardmill.io.reading import InputReader
 from shardmill.system import buffers, compiled
 from shardmill.tokens.layout import Tokens, Turn
@@ -49,17 +49,13 @@ class RangePart:
     """Documents from byte or row `at` to `end` of a local file, which were not read yet."""
 
     file: int
-    path: str
     reader: InputReader
     """For this Part alone."""
     at: int
     end: int
     base: int
     """The byte of the whole input where the file begins."""
-    longest: int
-    """A longer record is unusual."""
-    hashed: tuple[int, int] | None
-    """How many of the first bytes of a document or passage make its key, and the seed; None: where it begins."""
+    rules: TextRules
     size: int
     """About how many bytes of text."""
     record: int = 0
@@ -76,11 +72,19 @@ class RangePart:
     """What C must know of it, and what holds that."""
     rest: Callable[[int, int, bool], Iterator[Any]]
     """The usual Parts from a byte or row and a record on: to its end, or a small one, to where a document ends."""
-    place: Callable[[int], Location]
-    """The location of what begins at this byte or row."""
 
     def pieces(self, _base: int, _rules: TextRules, _is_val: IsVal) -> Pieces:
         raise AssertionError("C mills it; its rest has pieces")
+
+    @property
+    def hashed(self) -> tuple[int, int] | None:
+        """How many of the first bytes of a document or passage make its key, and the seed; None: where it begins."""
+        return self.rules.hashed_of(PASSAGE_HEAD) if self.passages else self.rules.hashed
+
+    def place(self, at: int) -> Location:
+        """The location of what begins at this byte or row."""
+        path = self.reader.path
+        return Location(path=path, row=at) if self.unit == "row" else Location(path=path, byte=at)
 
     def reached(self, after: Position) -> tuple[int, int]:
         """Where a Part of the rest ends, and the number of the record there."""
@@ -184,7 +188,8 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
     """The tokens of the documents from there on, as far as they are usual; keep chooses the slice that is kept."""
     of_kind, _held = part.given()
     slice_bytes = _PIECE_BYTES if part.passages else SLICE_BYTES
-    whole, slice_room = recipe.whole, max(slice_bytes, part.longest + _SLACK)
+    whole, longest = recipe.whole, part.rules.max_run_bytes
+    slice_room = max(slice_bytes, longest + _SLACK)
     rows = slice_room // _LEAST_RECORD
     given = _Range(
         at=at,
@@ -192,7 +197,7 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
         slice_bytes=slice_bytes,
         slice_room=slice_room,
         rows=rows,
-        longest=part.longest,
+        longest=longest,
         base=part.base,
         above=recipe.above,
         no_limit=recipe.limit >= 1 << 64,

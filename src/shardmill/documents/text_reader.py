@@ -31,7 +31,6 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import (
     BOM,
     DOCUMENT_HEAD,
-    PASSAGE_HEAD,
     TextRules,
     block_bytes,
     growing,
@@ -195,20 +194,17 @@ def _range(reader: Reader, file: int, at: int, base: int, rules: TextRules) -> R
 
     return RangePart(
         file=file,
-        path=reader.path,
         reader=own,
         at=at,
         end=end,
         base=base,
-        longest=rules.max_run_bytes,
-        hashed=rules.hashed,
+        rules=rules,
         size=end - at,
         unit="byte",
         after=Position(file=file, offset=end, begin=end),
         span=(at, end),
         given=given,
         rest=rest,
-        place=lambda at: Location(path=reader.path, byte=at),
     )
 
 
@@ -356,13 +352,11 @@ def _range_of_passages(
 
     return RangePart(
         file=start.file,
-        path=reader.path,
         reader=own,
         at=at,
         end=end,
         base=base,
-        longest=rules.max_run_bytes,
-        hashed=rules.hashed_of(PASSAGE_HEAD),
+        rules=rules,
         size=end - at,
         unit="byte",
         passages=True,
@@ -370,7 +364,6 @@ def _range_of_passages(
         span=(max(0, at - context), end - context),
         given=given,
         rest=rest,
-        place=lambda at: Location(path=reader.path, byte=at),
     )
 
 

@@ -198,20 +198,17 @@ def _range(of: Rows, local: InputReader, chunks: Sequence[Chunk], rows: range, r
 
     return RangePart(
         file=of.file,
-        path=of.path,
         reader=own,
         at=rows.start,
         end=end,
         base=of.base,
-        longest=rules.max_run_bytes,
-        hashed=rules.hashed,
+        rules=rules,
         size=sum(chunk.size for chunk in chunks),
         unit="row",
         after=of.position(end),
         span=(chunks[0].start, chunks[-1].end),
         given=given,
         rest=lambda row, *_: _up_to(end, read_parts(of.position(row), own, of.base, whole, end)),
-        place=lambda row: Location(path=of.path, row=row),
     )
 
 
