@@ -42,7 +42,7 @@ def write_inputs(folder):
     contents = [b"", BOM + text * 2, BOM, text * 3, b"", b"\n\n\n", text[:700], BOM + text, text * 3, b""]
     for number, content in enumerate(contents):
         (folder / f"many/part-{number}.txt").write_bytes(content)
-    # The beginning promises more records than the 200 that a split by threshold needs; one file has them.
+    # The beginning of both promises more records than the 200 that a split by threshold needs; one of them has those.
     short = [json.dumps({"text": f"{number} bags of wheat."}) + "\n" for number in range(300)]
     (folder / "alike.jsonl").write_text("".join(short))
     (folder / "unlike.jsonl").write_text("".join(short[:150]) + (json.dumps({"text": samples.ALL}) + "\n") * 9)

@@ -46,23 +46,17 @@ def test_a_kill_at_any_step_costs_no_byte(inputs, whole, job, half):
 
 
 @pytest.mark.parametrize(
-    "job", ["skipped", *(pytest.param(job, marks=SLOW) for job in ("files", "replaced", "samples", "blocks", "enough"))]
+    "job",
+    [
+        "skipped",
+        *(pytest.param(job, marks=SLOW) for job in ("files", "replaced", "samples", "blocks", "enough", "fewer")),
+    ],
 )
 def test_other_jobs_survive_a_kill_at_every_step_too(inputs, whole, job):
     expected, taken = whole[job]
     ways = [[[step, surely(numbers)]] for step, numbers in occurrences(taken).items()] + [[TORN, ["tail-dropped", 1]]]
     hits = {kill for way in go_these_ways(inputs, job, ways, expected) for kill in way}
     assert hits >= set(STEPS) - {"old-result-removed"}
-
-
-@SLOW
-def test_a_job_that_chooses_its_split_again_survives_kills_at_every_step(inputs, whole):
-    """The beginning of its input promises more documents than there are; what was made of that is thrown away."""
-    expected, taken = whole["fewer"]
-    assert taken.count("journal-begun") == taken.count("journal-removed") == 2
-    ways = [[[step, number]] for step, numbers in occurrences(taken).items() for number in numbers]
-    ways += [[["journal-removed", 1], ["journal-removed", 1], ["checkpoint-synced", 3]]]
-    assert len(go_these_ways(inputs, "fewer", ways, expected)) == len(ways)
 
 
 def go_these_ways(inputs, job, ways, expected):
