@@ -15,12 +15,12 @@ import numpy as np
 from given_texts import load_once
 from shardmill.documents import jsonl, long_values, ranges, text_reader
 from shardmill.documents.columnar import chunks, parquet
-from shardmill.documents.rejects import Shift
 from shardmill.inputs.input_files import InputFiles
 from shardmill.job import block as blocks
 from shardmill.job import job as jobs
 from shardmill.job import mill, plan, sources
 from shardmill.job import ranges as in_ranges
+from shardmill.job.join import Join
 from shardmill.record.manifest import Counts
 from shardmill.spec import Limits, Spec
 from shardmill.tokens.encoder import Encoder
@@ -135,19 +135,15 @@ def slices_of(size):
 
 
 def _with_ranges(job, splitter, used, recipe, found, start):
-    miller, at = in_ranges.RangeMiller(job, splitter, used, recipe), start or plan.BEGINNING
+    miller, join = in_ranges.RangeMiller(job, splitter, used, recipe), Join(start or plan.BEGINNING)
     for block in found:
         if isinstance(next(iter(block.parts), None), ranges.RangePart):
             milled = miller.mill(block)
-            assert milled.settle is None
+            assert milled.if_no_text is None
         else:
             milled = blocks.mill_block(job, splitter, used, block)
-        if block.before is not None:  # as the pipeline does, which knows how many lines there were
-            by = Shift(lines=at.record - block.before.record, text=at.offset - block.before.offset)
-            milled.move(by)
-        milled = milled.behind(at)
-        at = milled.after
-        yield milled
+        if (joined := join.take(block.before, milled)) is not None:
+            yield joined
 
 
 def same(one, other):

@@ -29,7 +29,7 @@ def test_a_result_lets_go_of_the_text_and_the_ids(monkeypatch):
         ):
             (block,) = plan.blocks(job.files, job.rules)
             milled = blocks.mill_block(job, split, used, block)
-        assert milled.settle is None and sum(len(run.tokens) for run in milled.runs) == 6
+        assert milled.if_no_text is None and sum(len(run.tokens) for run in milled.runs) == 6
         assert alive[-1]() is None
     finally:
         gc.enable()

@@ -3,7 +3,11 @@
 import dataclasses
 import errno
 import json
+import multiprocessing
+import pickle
 import random
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -11,9 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from milling import job_of
 
-from shardmill.documents.pieces import BEGINNING
-from shardmill.errors import InputError
+from shardmill.documents.pieces import BEGINNING, Position
+from shardmill.documents.ranges import RangePart
+from shardmill.errors import InputError, ShardmillError
 from shardmill.job import ahead, plan, workers
+from shardmill.job import job as jobs
+from shardmill.job.block import mill_block
+from shardmill.job.join import Join
+from shardmill.job.ranges import RangeMiller, range_bytes, recipe_of
+from shardmill.spec import Limits
+from shardmill.tokens.encoder import Encoder
 
 WORDS = ["the", "mill", "turns", "Wörter", "文字", "into", "tokens;", "\n", "\n\n", "\n\n\n", " ", "x" * 90, "😀"]
 
@@ -51,8 +62,8 @@ INPUTS = {
 }  # fmt: skip
 
 
-def together(job, splitter, count):
-    """What all workers write, as the mill writes it; and what stopped them."""
+def written():
+    """What is written, and a function that writes a result, as the mill does."""
     out = {False: [], True: []}
     found = {"rejects": [], "places": {False: [], True: []}, "counts": None, "after": None}
     val = [False]
@@ -61,16 +72,22 @@ def together(job, splitter, count):
         for run in milled.runs:
             val[0] = val[0] if run.val is None else run.val
             out[val[0]] += run.tokens.tolist()
-            found["places"][val[0]] += run.places.tolist()
+            found["places"][val[0]] += [] if run.places is None else run.places.tolist()
         found["rejects"] += milled.rejects
         found["counts"] = milled.counts if found["counts"] is None else found["counts"] + milled.counts
         found["after"] = milled.after
         return True, lambda: None
 
+    return out, found, write
+
+
+def together(job, splitter, count):
+    """What all workers write; and what stopped them."""
+    out, found, write = written()
     budget = dataclasses.replace(job.budget, workers=count, readers=count, ahead=0)
     error = None
     try:
-        workers.mill_blocks(dataclasses.replace(job, budget=budget), splitter, BEGINNING, write, lambda: None)
+        workers.mill_blocks(dataclasses.replace(job, budget=budget), splitter, Join(BEGINNING), write, lambda: None)
     except InputError as e:
         error = str(e)
     return out, found, error
@@ -130,3 +147,67 @@ def test_workers_find_what_one_reader_finds(kind, on_error, separator):
                     assert found == whole
                 else:  # how much is written before an error depends on where Blocks end
                     assert found[2] == whole[2] and beginning(found, whole)
+
+
+def told(stretch):
+    """All that must be known of a stretch, beside the job."""
+    return json.dumps(dataclasses.asdict(stretch)).encode()
+
+
+@lru_cache(maxsize=1)
+def job_elsewhere(spec, block_bytes):
+    job = jobs.make_job(spec, *jobs.find(spec, Limits()), Limits(workers=1))
+    return dataclasses.replace(job, rules=dataclasses.replace(job.rules, block_bytes=block_bytes))
+
+
+def milled_elsewhere(spec, block_bytes, splitter, of_stretch):
+    """In another process: the results of the Blocks of a stretch, and where each says that it begins."""
+    stretch = json.loads(of_stretch)
+    start = stretch["start"] and Position(**stretch["start"])
+    job, results = job_elsewhere(spec, block_bytes), []
+    encoder, recipe = Encoder(job.engines), recipe_of(job, splitter, None)
+    rules = dataclasses.replace(job.rules, range_bytes=range_bytes(job) if recipe else 0)
+    blocks = plan.blocks(job.files, rules, plan.Stretch(**{**stretch, "start": start}))
+    while True:
+        before = None
+        try:
+            if (block := next(blocks, None)) is None:
+                break
+            before = block.before
+            if isinstance(next(iter(block.parts), None), RangePart):
+                result = RangeMiller(job, splitter, encoder, recipe).mill(block)
+            else:
+                result = mill_block(job, splitter, encoder, block)
+        except ShardmillError as e:
+            result = e
+        results.append((before, result))
+    return pickle.dumps(results, protocol=5)
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("choices", [{"index": True, "provenance": True}, {}, {"sample": 0.5}], ids=str)
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_what_other_processes_make_of_the_stretches_joins_to_the_whole(elsewhere, on_error, choices):
+    """Each stretch is told in a few bytes, and milled by whoever is free; the last ones are sent first."""
+    for seed, kind in enumerate(INPUTS):
+        given = {"on_error": on_error, "max_run_bytes": 2000, "passage_bytes": 500, "val_fraction": 0.2, **choices}
+        with job_of(dict(INPUTS[kind](seed)), block_bytes=150, **given) as (job, splitter):
+            whole = together(job, splitter, 1)
+            with patch.object(plan, "_BLOCKS", 2):
+                stretches = [told(each) for each in plan.stretches(job.files, job.rules, BEGINNING)]
+            assert max(map(len, stretches)) < 250 and (len(stretches) > 5 or kind == "files")
+            sent = [elsewhere.submit(milled_elsewhere, job.spec, 150, splitter, each) for each in reversed(stretches)]
+            (*out, write), join, error = written(), Join(BEGINNING), None
+            try:
+                for made in reversed(sent):
+                    for before, result in pickle.loads(made.result()):
+                        if (milled := join.take(before, result)) is not None:
+                            write(milled)
+            except InputError as e:
+                error = str(e)
+        assert (*out, error) == whole if error is None else error == whole[2] and beginning(out, whole)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from shardmill.documents import utf8
 from shardmill.documents.native import Examined
 from shardmill.documents.pieces import IsVal, Pieces, Position
-from shardmill.documents.rejects import Location, Reject
+from shardmill.documents.rejects import Location, Reject, Shift
 from shardmill.documents.rules import DOCUMENT_HEAD, TextRules
 from shardmill.errors import InputError
 from shardmill.io.reading import Reader
@@ -194,5 +195,9 @@ def refuse(
 
 def _error(location: Location, why: str) -> InputError:
     error = InputError(f"{location}: {why}")
-    error.moved = lambda shift: _error(location.moved(shift), why)
+    error.moved = partial(_moved, location, why)
     return error
+
+
+def _moved(location: Location, why: str, by: Shift) -> InputError:
+    return _error(location.moved(by), why)

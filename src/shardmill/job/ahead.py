@@ -52,8 +52,7 @@ class Ahead:
 
     def put(self, stretch: int, milled: Milled) -> Stored:
         """Where the Block waits."""
-        unsettled = milled.settle is not None or milled.error is not None
-        if self._disk and not unsettled and not self.has_room(milled):
+        if self._disk and not self.has_room(milled):
             try:
                 return self._to_disk(stretch, pickle.dumps(milled, protocol=5))
             except OSError:

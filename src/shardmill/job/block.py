@@ -1,7 +1,6 @@
 """One Block of text → its tokens, by split: what a worker does."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,17 +66,17 @@ class Milled:
     error: ShardmillError | None = None
     """The error right after these tokens, which counts unless a limit comes first."""
     has_text: bool | None = None
-    """Whether the document that stays open at the end has text; None: unchanged."""
+    """Whether the document that stays open at the end has text; None: unchanged (Join tells)."""
     begins: Position | None = None
     """Where it begins, if what cannot be read before it may end behind that: rows to the end of their row group."""
-    settle: "Callable[[bool], Milled] | None" = None
-    """Set where passages were left out: whether the document that continues here had text before → the final result."""
+    if_no_text: "Milled | None" = None
+    """What it is instead if the document that continues here had no text before, since passages were left out."""
 
     nbytes: int = field(init=False)
     """About how much memory it takes."""
 
     def __post_init__(self) -> None:
-        self.nbytes = 0
+        self.nbytes = 0 if self.if_no_text is None else self.if_no_text.nbytes
         for run in self.runs:
             self.nbytes += run.tokens.nbytes + run.ends.nbytes + (0 if run.places is None else run.places.nbytes)
 
@@ -112,13 +111,13 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
     """Parse and encode a Block, compare a sample with the reference, insert end-of-text tokens, separate train and val."""
     found, error = _pieces(job, splitter, block)
     pieces = Pieces.joined(found)
-    eot, closes, has_text, unsure = _eot_and_ends(job, pieces, had_text=True)
+    eot, closes, has_text = _eot_and_ends(job, pieces, had_text=True)
     laid, encoded = encoder.encode_and_lay_out(pieces.texts, pieces.begins, _layout(job, pieces, eot, closes))
     where = lambda number: _location(block, found, number)  # noqa: E731
     checked_bytes = job.checker.check(block.index, pieces.texts, pieces.begins, encoded, where, laid.seconds)
     places, files = _places(job, block, found), [part.file for part in block.parts]
 
-    def milled(laid: Laid, closes: Flags, has_text: bool | None) -> Milled:
+    def milled(laid: Laid, closes: Flags, if_no_text: Milled | None = None) -> Milled:
         trace, sizes = None, pieces.texts.sizes
         if job.rules.limited:
             without_text = dataclasses.replace(pieces, texts=Pieces().texts, origin=None)
@@ -137,15 +136,14 @@ def mill_block(job: Job, splitter: Splitter, encoder: Encoder, block: Block) -> 
             trace=trace,
             error=error,
             has_text=has_text,
+            if_no_text=if_no_text,
         )
 
-    def settled(had_text: bool) -> Milled:
-        """The result, given whether the document that continues here had text before."""
-        eot, closes, has_text, _ = _eot_and_ends(job, pieces, had_text=had_text)
-        return milled(lay_out(encoded, _layout(job, pieces, eot, closes)), closes, has_text)
-
-    made = milled(laid, closes, has_text)
-    return dataclasses.replace(made, settle=settled) if unsure else made
+    other_eot, other_closes, _ = _eot_and_ends(job, pieces, had_text=False)
+    if np.array_equal(closes, other_closes) and (job.eot_id is None or np.array_equal(eot, other_eot)):
+        return milled(laid, closes)
+    other = milled(lay_out(encoded, _layout(job, pieces, other_eot, other_closes)), other_closes)
+    return milled(laid, closes, other)
 
 
 def _pieces(job: Job, splitter: Splitter, block: Block) -> tuple[list[Pieces], ShardmillError | None]:
@@ -182,26 +180,25 @@ def _places(job: Job, block: Block, found: list[Pieces]) -> Places | None:
     return places
 
 
-def _eot_and_ends(job: Job, pieces: Pieces, *, had_text: bool) -> tuple[Flags, Flags, bool | None, bool]:
+def _eot_and_ends(job: Job, pieces: Pieces, *, had_text: bool) -> tuple[Flags, Flags, bool | None]:
     """Which pieces get an end-of-text token; which end a document; whether the document that stays open has text (None:
-    unchanged); and whether had_text, of the document that continues here, mattered.
+    unchanged). had_text: of the document that continues here.
 
     Only a document with text counts: passages that were left out have none.
     """
     after = job.eot_side == "after"
     leaves_out = job.rules.wanted is not None or job.rules.on_error == "skip"
     if not leaves_out or pieces.passages is None:
-        return (pieces.ends if after else pieces.begins), pieces.ends, True if len(pieces) else None, False
+        return (pieces.ends if after else pieces.begins), pieces.ends, True if len(pieces) else None
     has_text: bool | None = None
-    unsure, begun, closes = False, pieces.begins.copy(), pieces.ends.copy()
+    begun, closes = pieces.begins.copy(), pieces.ends.copy()
     columns = (pieces.texts.sizes > 0).tolist(), pieces.begins.tolist(), pieces.ends.tolist()
     for at, (text, begins, ends) in enumerate(zip(*columns, strict=True)):
         has_text = False if begins else has_text
         before = had_text if has_text is None else has_text
-        unsure |= has_text is None and (ends or text)
         begun[at], closes[at] = text and not before, ends and (before or text)
         has_text = True if text else has_text
-    return (closes if after else begun), closes, has_text, unsure
+    return (closes if after else begun), closes, has_text
 
 
 def _layout(job: Job, pieces: Pieces, eot: Flags, closes: Flags) -> Layout:

@@ -27,6 +27,7 @@ from shardmill.job.block import Milled
 from shardmill.job.destination import Destination
 from shardmill.job.estimate import check_space, expecting, with_staging_limit
 from shardmill.job.job import Job, choose_splitter, describe, find, make_job, versions
+from shardmill.job.join import Join
 from shardmill.job.notes import notes_before, notes_on, refuse_nothing
 from shardmill.job.plan import refuse_changed_in_part
 from shardmill.job.split import Splitter
@@ -215,9 +216,7 @@ class _Output:
         seconds, input_bytes = limits.checkpoint_seconds, limits.checkpoint_bytes
         durable = self._publisher.durable
         self._checkpoints = Checkpoints(log, self._files, seconds=seconds, input_bytes=input_bytes, durable=durable)
-        self._truncation = Truncation(
-            job, self.at.ended, self.at.tokens, self.at.counts.input_bytes, has_text=self.at.has_text
-        )
+        self._truncation = Truncation(job, self.at.ended, self.at.tokens, self.at.counts.input_bytes)
 
     def resume(self) -> None:
         """Check what an earlier run wrote, and remove what it began after its last checkpoint."""
@@ -232,8 +231,8 @@ class _Output:
         self._started = time.perf_counter()
         try:
             if not self._truncation.full:
-                start = self.at.position
-                mill_blocks(self._job, splitter, start, self.place, lambda: self._tell(report), self._halt)
+                join = Join(self.at.position, has_text=self.at.has_text)
+                mill_blocks(self._job, splitter, join, self.place, lambda: self._tell(report), self._halt)
                 if self._truncation.full:
                     refuse_changed_in_part(self._job.files, self.at.position.file)
         finally:
@@ -267,7 +266,7 @@ class _Output:
         if milled.rejects:
             self._files.append(rejects.NAME, memoryview(b"".join(reject.to_json() for reject in milled.rejects)))
         at.index += 1
-        at.position, at.has_text = milled.after, self._truncation.has_text
+        at.position, at.has_text = milled.after, bool(milled.has_text)
         at.counts += milled.counts
         self._checked_bytes += milled.checked_bytes
 

@@ -68,7 +68,6 @@ class RangeMiller:
         made = parts[0] if len(parts) == 1 else _joined(block, parts)
         further = 0 if behind is None else behind.offset - part.after.offset
         made.counts = dataclasses.replace(made.counts, input_bytes=block.input_bytes + further)
-        made.settle = None  # no text begins or ends in a range of passages, so nothing depends on what was before
         if part.unit == "line" and block.after.file == part.file:
             made.after = dataclasses.replace(block.after, record=record)
         if part.unit == "row":

@@ -13,24 +13,20 @@ from shardmill.tokens.token_bytes import token_bytes_of
 class Truncation:
     """Counts what is written; take() returns as much of the next Block as is still wanted.
 
-    ended, tokens and input_bytes are what an earlier run did; has_text: whether the document that it left open had text.
+    ended, tokens and input_bytes are what an earlier run did.
     """
 
-    def __init__(self, job: Job, ended: int, tokens: int, input_bytes: int, *, has_text: bool = False) -> None:
+    def __init__(self, job: Job, ended: int, tokens: int, input_bytes: int) -> None:
         limits = job.spec.limit_documents, job.spec.limit_tokens
         self._documents, self._tokens = (
             None if limit is None else limit - done for limit, done in zip(limits, (ended, tokens), strict=True)
         )
         self._job = job
         self._input_bytes = input_bytes
-        self.has_text = has_text
         self.full = self._documents == 0 or self._tokens == 0
 
     def take(self, milled: Milled) -> Milled:
         """The Block, or its beginning if the limit is in it; then full is set. Otherwise raises the Block's error, if any."""
-        if milled.settle is not None:
-            milled = milled.settle(self.has_text)
-        self.has_text = self.has_text if milled.has_text is None else milled.has_text
         milled = self._cut(milled)
         if milled.error is not None and not self.full:
             raise milled.error

@@ -16,13 +16,13 @@ from collections.abc import Callable, Generator
 
 from shardmill.documents.pieces import Position
 from shardmill.documents.ranges import RangePart, Recipe
-from shardmill.documents.rejects import Shift
 from shardmill.documents.rules import TextRules
-from shardmill.errors import InputError, ShardmillError
+from shardmill.errors import ShardmillError
 from shardmill.job import plan
 from shardmill.job.ahead import Ahead, Stored
 from shardmill.job.block import Milled, mill_block
 from shardmill.job.job import Job
+from shardmill.job.join import Join
 from shardmill.job.plan import Block, Stretch
 from shardmill.job.ranges import RangeMiller, range_bytes, recipe_of
 from shardmill.job.split import Splitter
@@ -47,13 +47,13 @@ Place = Callable[[Milled], tuple[bool, Callable[[], None]]]
 def mill_blocks(
     job: Job,
     splitter: Splitter,
-    start: Position,
+    join: Join,
     place: Place,
     idle: Callable[[], object],
     halt: threading.Event | None = None,
 ) -> None:
-    """Encode the Blocks from start on and pass each to place, in order, one at a time, until it wants no more; what is
-    placed is written by several workers at once.
+    """Encode the Blocks from where join is, and pass each to place, in order, one at a time, until it wants no more; what
+    is placed is written by several workers at once.
 
     Calls idle a few times a second. Sets halt when nothing more will be placed, even if something is still being written.
 
@@ -63,7 +63,7 @@ def mill_blocks(
     turn = Turn(job.budget.encoders) if job.budget.encoders < job.budget.takers else None
     recipe = recipe_of(job, splitter, turn)
     rules = job.rules if recipe is None else dataclasses.replace(job.rules, range_bytes=range_bytes(job))
-    pipeline = _Pipeline(job, rules, start, place, halt or threading.Event())
+    pipeline = _Pipeline(job, rules, join, place, halt or threading.Event())
     given = job, splitter, Encoder(job.engines, turn), recipe, pipeline
     threads = [
         threading.Thread(target=_work, args=given, name=f"shardmill-worker-{n}", daemon=True)
@@ -132,13 +132,13 @@ class _Pipeline:
         self,
         job: Job,
         rules: TextRules,
-        start: Position,
+        join: Join,
         place: Place,
         halt: threading.Event,
     ) -> None:
         self.pressed = False
-        self._job, self._rules, self._place, self._halt = job, rules, place, halt
-        self._stretches = plan.stretches(job.files, rules, start, alone=job.budget.encoders == 1)
+        self._job, self._rules, self._join, self._place, self._halt = job, rules, join, place, halt
+        self._stretches = plan.stretches(job.files, rules, join.after, alone=job.budget.encoders == 1)
         self._planned = self._planning = False
         """All stretches were opened; one is being planned."""
         self._open: list[_Open] = []
@@ -148,7 +148,6 @@ class _Pipeline:
         """Of stretches that are read but not written, how many Blocks each has."""
         self._due, self._due_since = (0, 0), time.monotonic()
         """The place of the Block that is to be written next, and since when its stretch is due."""
-        self._after = start
         self._ready: dict[tuple[int, int], tuple[Position | None, Stored | ShardmillError]] = {}
         """By place: where the Block said that it begins, if it could not know, and its result."""
         self._ahead = Ahead(job.rules.spool, job.budget.ahead, job.budget.on_disk)
@@ -328,20 +327,8 @@ class _Pipeline:
             return due
 
     def _place_one(self, before: Position | None, result: Stored | ShardmillError) -> tuple[bool, Callable[[], None]]:
-        lost = self._is_lost(before)
-        if isinstance(result, ShardmillError):
-            if lost:
-                return True, _nothing
-            raise self._in_file(before, result)
-        milled = self._ahead.take(result)
-        if lost:
-            return True, _nothing
-        if (shift := self._shift(before)) is not None:
-            milled.move(shift)
-        milled = milled.behind(self._after)
-        placed = self._place(milled)
-        self._after = milled.after
-        return placed
+        milled = self._join.take(before, result if isinstance(result, ShardmillError) else self._ahead.take(result))
+        return (True, _nothing) if milled is None else self._place(milled)
 
     def wait(self, idle: Callable[[], object]) -> None:
         """Wait until everything is written; raises what stopped the pipeline before that."""
@@ -387,22 +374,6 @@ class _Pipeline:
             del self._sizes[self._due[0]]
             self._ahead.done(self._due[0])
             self._due, self._due_since = (self._due[0] + 1, 0), time.monotonic()
-
-    def _is_lost(self, before: Position | None) -> bool:
-        """Whether nothing of the file is read any more where the Block begins: it is damaged before."""
-        return before is not None and before.file < self._after.file
-
-    def _shift(self, before: Position | None) -> Shift | None:
-        """From the numbers of a Block to those of the file; None: they are the same."""
-        if before is None:
-            return None
-        lines = self._after.record - before.record
-        text = self._after.offset - before.offset
-        return Shift(lines=lines, text=text) if lines or text else None
-
-    def _in_file(self, before: Position | None, error: ShardmillError) -> ShardmillError:
-        shift = self._shift(before)
-        return error.moved(shift) if shift and isinstance(error, InputError) and error.moved else error
 
 
 def _nothing() -> None:

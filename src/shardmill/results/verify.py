@@ -30,6 +30,7 @@ from shardmill.io.retry import NotFound
 from shardmill.job.block import Milled
 from shardmill.job.first_pass import LARGE_BYTES
 from shardmill.job.job import Job, choose_splitter, describe, make_job
+from shardmill.job.join import Join
 from shardmill.job.truncate import Truncation
 from shardmill.job.workers import mill_blocks
 from shardmill.record import input_list, journal, manifest
@@ -319,9 +320,8 @@ def _verify_source(
         comparison = _Comparison(corpus, job)
         problems: tuple[Problem, ...] = ()
         try:
-            mill_blocks(
-                job, splitter, BEGINNING, comparison.place, lambda: report(comparison.input_bytes, job.total_bytes)
-            )
+            idle = lambda: report(comparison.input_bytes, job.total_bytes)  # noqa: E731
+            mill_blocks(job, splitter, Join(BEGINNING), comparison.place, idle)
             comparison.finish()
         except _Different as e:
             problems = e.args
