@@ -3,6 +3,7 @@
 import io
 import itertools
 import os
+import random
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ from shardmill.documents.pieces import Position
 from shardmill.documents.records import Counted
 from shardmill.documents.rules import TextRules
 from shardmill.errors import InputError
+from shardmill.io.reading import InputReader
 
 
 class Watched(BytesReader):
@@ -78,6 +80,18 @@ def test_what_a_batch_decompresses_to_is_what_it_takes(codec, dictionary):
     assert not any(isinstance(part, Counted) for part in parts(data, max_held=6_000_000, max_run_bytes=6_000_000))
 
 
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_an_empty_batch_takes_nothing(codec):
+    """What it does not have is not read from what follows it."""
+    schema, out = pa.schema({"text": pa.string()}), io.BytesIO()
+    with pa.ipc.new_stream(out, schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        for texts in ([], ["a" * 5000], []):
+            writer.write_batch(pa.record_batch([texts], schema=schema))
+    assert 5000 < arrow.largest_batch(BytesReader("a.arrow", out.getvalue())) < 5100
+    (part,) = parts(out.getvalue(), max_run_bytes=6000)
+    assert part.size == 5000
+
+
 def hidden(kind):
     """A null in whose place there are 5,000 bytes."""
     text = pa.py_buffer(b"x" * 5000 + b"good")
@@ -112,6 +126,38 @@ def test_rows_that_share_their_text_take_no_more_than_a_block_at_once():
         for part in itertools.islice(parts(data), 5):
             assert part.size <= 1 << 20 and set(part.pieces(0, rules(), lambda keys: keys < 0).texts) == {text}
             assert pa.total_allocated_bytes() - before < 32 << 20
+
+
+@pytest.mark.parametrize("codec", [None, "zstd"])
+@pytest.mark.parametrize("dictionary", [False, True])
+@pytest.mark.parametrize("known", [1 << 16, 5])
+def test_reading_goes_on_at_any_row_without_reading_what_precedes_it(tmp_path, monkeypatch, codec, dictionary, known):
+    """However many batches it is known of where they begin; a dictionary is read with the first batch."""
+    monkeypatch.setattr(arrow, "_MOST_KNOWN", known)
+    texts = pa.array([random.Random(number).randbytes(1500).hex() for number in range(40)])
+    texts = pa.DictionaryArray.from_arrays(np.arange(40, dtype=np.int32), texts) if dictionary else texts
+    path, read = tmp_path / "a.arrow", [0]
+    path.write_bytes(stream(texts, rows=2, compression=codec))
+
+    def count(reader, offset, length):
+        read[0] += length
+        return InputReader.read(reader, offset, length)
+
+    counting = type("Counting", (InputReader,), {"read": count})
+    found = {}
+    for row in (0, 1, 2, 37, 39):
+        read[0] = 0
+        with counting(str(path)) as reader:
+            some = arrow.read_parts(Position(record=row), reader, 0, rules(max_run_bytes=9000))
+            found[row] = [
+                text for part in some for text in part.pieces(0, rules(max_run_bytes=9000), lambda keys: keys < 0).texts
+            ]
+            found[row, "read"] = read[0]
+    assert len(found[0]) == 40
+    for row in (1, 2, 37, 39):
+        assert found[row] == found[0][row:]
+    if not dictionary:
+        assert found[39, "read"] < found[0, "read"] * (0.4 if known == 5 else 0.2)
 
 
 SETTINGS = """

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import itertools
 import json
 import multiprocessing
 import pickle
@@ -48,6 +49,39 @@ def parquet(seed):
     return to.getvalue().to_pybytes()
 
 
+def arrow(seed, *, replaced_at=None, **options):
+    """Record batches of unequal sizes; with replaced_at, a stream in which a column of words has a dictionary, and another
+    one from this batch on."""
+    table = pa.table({"from": texts(seed + 1, 120, 3), "text": texts(seed, 120)})
+    words = [[f"{word}{n}" for word in WORDS] for n in range(2)]
+    if replaced_at is not None:
+        table = table.cast(pa.schema({"from": pa.dictionary(pa.int32(), pa.string()), "text": pa.string()}))
+    to, new = pa.BufferOutputStream(), pa.ipc.new_file if replaced_at is None else pa.ipc.new_stream
+    with new(to, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        for number, (first, end) in enumerate(itertools.pairwise([0, 0, 1, 1, *range(12, 120, 11), 120])):
+            columns = [column.combine_chunks() for column in table.slice(first, end - first).columns]
+            if replaced_at is not None:
+                indices = pa.array([row % len(WORDS) for row in range(first, end)], pa.int32())
+                columns[0] = pa.DictionaryArray.from_arrays(indices, words[number >= replaced_at])
+            writer.write_batch(pa.record_batch(columns, schema=table.schema))
+    return to.getvalue().to_pybytes()
+
+
+def overwritten(data, at):
+    return data[:at] + b"\xff" * 40 + data[at + 40 :]
+
+
+def damaged_batches(seed):
+    """In the header of one, in its compressed text, and at the end."""
+    header, compressed = arrow(seed), arrow(seed, compression="zstd")
+    return [
+        ("a.arrow", overwritten(header, header.index(b"\xff" * 4, len(header) // 2) + 8)),
+        ("b.arrow", overwritten(compressed, len(compressed) // 2)),
+        ("c.arrow", arrow(seed)[:-9000]),
+        ("d.arrow", arrow(seed)),
+    ]
+
+
 INPUTS = {
     "lines": lambda seed: [("a.jsonl", lines(seed)), ("b.jsonl", b""), ("c.jsonl", lines(seed + 1))],
     "lines that end in CR": lambda seed: [("a.jsonl", lines(seed, "\r"))],
@@ -56,6 +90,9 @@ INPUTS = {
     "one long line": lambda seed: [("a.jsonl", json.dumps({"text": " ".join(texts(seed, 90))}).encode()), ("b.jsonl", lines(seed))],
     "blank lines": lambda seed: [("a.jsonl", lines(seed) + b"\n" * 2000 + lines(seed))],
     "rows": lambda seed: [("a.parquet", parquet(seed)), ("b.parquet", parquet(seed + 1))],
+    "batches": lambda seed: [("a.arrow", arrow(seed)), ("b.feather", arrow(seed + 1, compression="zstd"))],
+    "batches with a dictionary": lambda seed: [("a.arrow", arrow(seed, replaced_at=99)), ("b.arrow", arrow(seed, replaced_at=6))],
+    "damaged batches": damaged_batches,
     "files": lambda seed: [(f"{n:03}.txt", text.encode()) for n, text in enumerate(texts(seed, 50))],
     "a long text": lambda seed: [("a.txt", "\n".join(texts(seed, 120)).encode()), ("b.txt", b"\xef\xbb\xbfend")],
     "mixed": lambda seed: [("a.txt", "\n".join(texts(seed, 50)).encode()), ("b.jsonl", lines(seed)), ("c.parquet", parquet(seed)), ("d.txt", b"")],

@@ -34,7 +34,8 @@ _MOST_BYTES = 64 << 20
 _MOST_COMPRESSED_BYTES, _MOST_OF_LARGE = 8 << 20, 16 << 20
 _LARGE_BLOCK = 8 << 20
 # Formats in which a file is read from its beginning only.
-_WHOLE = (".csv", ".tsv", ".warc", ".wet", ".arrow", ".feather")
+_WHOLE = (".csv", ".tsv", ".warc", ".wet")
+_WHOLE_IF_REMOTE = (".arrow", ".feather")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +113,8 @@ def _stretch_end(files: InputFiles, rules: TextRules, at: int, frame: int, step:
         return None
     number = files.at_byte(until)
     base, (suffix, compression) = files.base(number), detect.suffixes(files.path(number))
-    if compression is not None or suffix in _WHOLE:
+    whole = suffix in _WHOLE or (suffix in _WHOLE_IF_REMOTE and not files[number].local)
+    if compression is not None or whole:
         if base > at:
             return base
         found = _next_frame(files, number, min(frame, at - base), until - base) if _has_entries(suffix, rules) else None

@@ -214,6 +214,10 @@ class Source:
                 from shardmill.documents.columnar import parquet
 
                 return parquet.entry(self._reader, self._number, offset, self._rules)
+            case "arrow":
+                from shardmill.documents.columnar import arrow
+
+                return arrow.entry(self._reader, self._number, offset)
             case _:
                 return None
         return None if found is None else Position(file=self._number, offset=found, spent=found)
@@ -264,7 +268,7 @@ class Source:
             case "arrow":
                 from shardmill.documents.columnar import arrow
 
-                yield from arrow.read_parts(start, reader, base, rules)
+                yield from arrow.read_parts(start, reader, base, rules, None if until is None else until.record)
             case _:
                 yield from self._text(start, base, until)
 

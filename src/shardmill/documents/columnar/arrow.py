@@ -3,6 +3,9 @@
 import io
 import itertools
 import struct
+import threading
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +30,7 @@ from shardmill.documents.records import Counted, damage_of, lost
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes
 from shardmill.errors import ContentError, ShardmillError
-from shardmill.io.reading import Reader
+from shardmill.io.reading import Reader, local_reader
 from shardmill.system.names import show
 from shardmill.tokens.strings import Flags
 
@@ -37,15 +40,17 @@ _CONTINUES = b"\xff\xff\xff\xff"
 _SAMPLES = 16
 _FAR = 64 << 20
 _MOST_HEADER = 16 << 20
+# Of how many batches of a file it is known where they begin.
+_MOST_KNOWN = 1 << 16
 _DICTIONARY, _BATCH = 2, 3
 _FAILURES = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError)
 _AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
 
 
 def read_parts(
-    start: Position, reader: Reader, base: int, rules: TextRules
+    start: Position, reader: Reader, base: int, rules: TextRules, until: int | None = None
 ) -> Iterator[RowsPart | ValuePart | Counted]:
-    """All rows of one file in order, from start on."""
+    """All rows of one file in order, from start on, to its end or to the batch that begins at row `until`."""
     source = ReaderFile(reader, rules.max_held)
     row = 0
     of: Rows | None = None
@@ -56,8 +61,17 @@ def read_parts(
         stream = pa.ipc.open_stream(pa.PythonFile(source, mode="r"), memory_pool=pa.system_memory_pool())
         top, names = choose_column(stream.schema, rules.field, reader.path)
         filtered_by = columns_of(stream.schema, rules.where, reader.path)
+        if start.record and (known := _batches_of(reader)) is not None:
+            row, at = known.before(reader, start.record)
+            if row and known.dictionaries:
+                _next_batch(stream, source, reader)  # the first one, which they precede
+            if row:
+                source.seek(at)
         of = Rows(file=start.file, path=reader.path, base=base, offset=source.tell())
-        for batch in _batches(stream, source, reader):
+        while until is None or row < until:
+            batch = _next_batch(stream, source, reader)
+            if batch is None:
+                break
             if row + len(batch) > start.record:
                 column = inside(batch.column(top), names)
                 kept = _kept(batch, row, filtered_by, of, rules) if filtered_by else None
@@ -65,7 +79,7 @@ def read_parts(
             row += len(batch)
             of = Rows(file=start.file, path=reader.path, base=base, offset=source.tell())
             reader.done_until(source.tell())
-        if source.ended:
+        if until is None and source.ended:
             raise OSError(damage_of(reader) or "its end-of-stream marker is missing")
     except _FAILURES as e:
         if source.failure is not None:
@@ -78,6 +92,13 @@ def read_parts(
         yield lost(start.file, Location(path=reader.path, row=row), "row", brief)
 
 
+def entry(reader: Reader, file: int, offset: int) -> Position | None:
+    """The first record batch at or after this byte of a local file."""
+    known = _batches_of(reader)
+    found = None if known is None else known.behind(reader, offset)
+    return None if found is None else Position(file=file, offset=found[1], record=found[0], spent=found[1])
+
+
 def largest_batch(reader: Reader) -> int:
     """Bytes of the largest of the first record batches, from their headers alone: what must be held at once."""
     at = 8 if reader.read(0, len(_MAGIC)) == _MAGIC else 0
@@ -88,6 +109,63 @@ def largest_batch(reader: Reader) -> int:
             break
         reader.done_until(message.end)
     return most
+
+
+class _Batches:
+    """Where record batches of a file begin, found by their headers as far as anyone asked: of small ones, some. Up to the
+    first dictionary behind one of them: it replaces or extends another, so that reading cannot begin after it."""
+
+    def __init__(self, begins: int, size: int) -> None:
+        self.dictionaries = False
+        self._at: int | None = begins
+        self._row = 0
+        self._rows, self._starts = array("q"), array("q")
+        self._apart = size // _MOST_KNOWN
+        self._lock = threading.Lock()
+
+    def behind(self, reader: Reader, offset: int) -> tuple[int, int] | None:
+        """The first row of the first known batch at or after this byte, and where the batch begins."""
+        with self._lock:
+            while not (self._starts and self._starts[-1] >= offset):
+                if not self._find_one(reader):
+                    return None
+            index = bisect_left(self._starts, offset)
+            return self._rows[index], self._starts[index]
+
+    def before(self, reader: Reader, row: int) -> tuple[int, int]:
+        """The same of the last known batch that begins at or before this row; (0, 0): there is none."""
+        with self._lock:
+            while self._row <= row and self._find_one(reader):
+                pass
+            index = bisect_right(self._rows, row) - 1
+            return (self._rows[index], self._starts[index]) if index >= 0 else (0, 0)
+
+    def _find_one(self, reader: Reader) -> bool:
+        """The next batch that is to be known."""
+        while self._at is not None:
+            message = next(_messages(reader, self._at), None)
+            if message is None or (message.kind == _DICTIONARY and self._starts):
+                self._at = None
+                return False
+            begins, row = self._at, self._row
+            self._at = message.end
+            self.dictionaries |= message.kind == _DICTIONARY
+            if message.kind == _BATCH:
+                self._row += message.rows
+                if not self._starts or begins >= self._starts[-1] + self._apart:
+                    self._rows.append(row)
+                    self._starts.append(begins)
+                    return True
+        return False
+
+
+def _batches_of(reader: Reader) -> _Batches | None:
+    local = local_reader(reader)
+    if local is None:
+        return None
+    begins = 8 if reader.read(0, len(_MAGIC)) == _MAGIC else 0
+    found: _Batches = local.file.noted.setdefault("batches", _Batches(begins, local.size))
+    return found
 
 
 class ReaderFile(io.RawIOBase):
@@ -131,17 +209,12 @@ class ReaderFile(io.RawIOBase):
             raise ValueError(f"{size:,} bytes would have to be held at once, and there is room for {self._most:,}")
 
 
-def _batches(stream: Any, source: ReaderFile, reader: Reader) -> Iterator[Any]:
-    while True:
-        for message in _messages(reader, source.tell()):  # dictionaries, then a batch
-            source.refuse_more(message.size)
-            if message.is_batch:
-                break
-        try:
-            batch = stream.read_next_batch()
-        except StopIteration:
-            return
-        yield batch
+def _next_batch(stream: Any, source: ReaderFile, reader: Reader) -> Any:
+    for message in _messages(reader, source.tell()):  # dictionaries, then a batch
+        source.refuse_more(message.size)
+        if message.kind == _BATCH:
+            break
+    return next(stream, None)
 
 
 def _kept(batch: Any, row: int, columns: tuple[Column, ...], of: Rows, rules: TextRules) -> Callable[[int, int], Flags]:
@@ -188,7 +261,9 @@ def _sizes(array: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Message:
-    is_batch: bool
+    kind: int
+    rows: int
+    """Of a batch."""
     size: int
     """Of its header, its body, or what the body decompresses to, the largest."""
     end: int
@@ -223,15 +298,21 @@ def _message(reader: Reader, at: int, size: int) -> _Message:
     if batch and data[kind] == _DICTIONARY:
         batch = _follow(data, _field(data, batch, 1))
     expanded = 0
-    if batch and _field(data, batch, 3):  # it is compressed: each buffer begins with its size
+    if batch and _field(data, batch, 3):  # it is compressed: each buffer begins with its size, unless it is empty
         buffers = _follow(data, _field(data, batch, 2))
         for i in range(_number(data, buffers, "<I")):
-            offset = _number(data, buffers + 4 + 16 * i, "<q")
-            if not 0 <= offset <= body:
+            offset, held = struct.unpack_from("<qq", data, buffers + 4 + 16 * i)
+            if not 0 <= offset <= offset + held <= body:
                 raise IndexError
-            expanded += max(0, int.from_bytes(reader.read(at + size + offset, 8), "little", signed=True))
-    is_batch = bool(kind and data[kind] == _BATCH)
-    return _Message(is_batch=is_batch, size=max(size, body, expanded), end=at + size + body)
+            if held:
+                expanded += max(0, int.from_bytes(reader.read(at + size + offset, 8), "little", signed=True))
+    length = _field(data, batch, 0) if batch else 0
+    return _Message(
+        kind=data[kind] if kind else 0,
+        rows=_number(data, length, "<q") if length else 0,
+        size=max(size, body, expanded),
+        end=at + size + body,
+    )
 
 
 def _field(data: bytes, table: int, number: int) -> int:
