@@ -32,7 +32,7 @@ TargetFormat = Literal[OutputFormat, "parquet"]
 # on a million spaces.
 MAX_RUN_BYTES = 512 << 10
 BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 8 << 20
-# One worker takes so much running text at a time, several half of it: the fewer turns, the better, but memory grows.
+# So much running text is taken at a time: what is around each range is read twice, to tell where passages begin.
 _RUNNING_BLOCK_BYTES = 4 << 20
 # Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
 # smaller ones, down to 16 KiB, so that a tenth of a small file is still several of them.
@@ -215,7 +215,7 @@ class Limits:
         """The more workers, the more text they take at a time, so that they meet less often; if there is enough of it.
         running: it is running text."""
         workers = self.resolved_workers()
-        least = _RUNNING_BLOCK_BYTES // min(workers, 2) if running else BLOCK_BYTES
+        least = _RUNNING_BLOCK_BYTES if running else BLOCK_BYTES
         enough = text_bytes // (2 * workers) if text_bytes else MOST_BLOCK_BYTES
         return self.block_bytes or max(BLOCK_BYTES, min(max(least, workers << 19), MOST_BLOCK_BYTES, enough))
 
