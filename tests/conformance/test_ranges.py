@@ -118,9 +118,9 @@ def _damaged(data, step=500):
 
 
 def _damaged_body(data):
-    """A page in the middle of the first row group and of the last one; their headers are whole."""
+    """A page in the middle of some row groups, the first and the last among them; their headers are whole."""
     data, meta = bytearray(data), pq.read_metadata(io.BytesIO(data))
-    for group in (0, meta.num_row_groups - 1):
+    for group in {0, meta.num_row_groups // 3, meta.num_row_groups // 2, meta.num_row_groups - 1}:
         chunk = meta.row_group(group).column(1)
         start = min(filter(None, (chunk.data_page_offset, chunk.dictionary_page_offset)))
         with tempfile.TemporaryFile() as file:
@@ -214,7 +214,16 @@ def test_what_is_unusual_is_milled_as_ever(kind, on_error):
 
 
 @pytest.mark.parametrize(
-    "kind", ["lines", "separated", "rows", "rows of one group", "a text", "damaged pages of one group"]
+    "kind",
+    [
+        "lines",
+        "separated",
+        "rows",
+        "rows of one group",
+        "a text",
+        "damaged pages of one group",
+        "damaged pages of large groups",
+    ],
 )
 def test_any_number_of_workers_writes_the_same_files(tmp_path, kind):
     """Half of it is val, so that there is no room for all of it in the first call."""

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import pickle
 import random
+import struct
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from unittest.mock import patch
@@ -27,6 +28,7 @@ from shardmill.job.ranges import RangeMiller, range_bytes, recipe_of
 from shardmill.spec import Limits
 from shardmill.tokens.encoder import Encoder
 
+ELEVEN = struct.pack("<q", 11)
 WORDS = ["the", "mill", "turns", "Wörter", "文字", "into", "tokens;", "\n", "\n\n", "\n\n\n", " ", "x" * 90, "😀"]
 
 
@@ -67,18 +69,22 @@ def arrow(seed, *, replaced_at=None, **options):
     return to.getvalue().to_pybytes()
 
 
-def overwritten(data, at):
-    return data[:at] + b"\xff" * 40 + data[at + 40 :]
+def overwritten(data, at, by=b"\xff" * 40):
+    return data[:at] + by + data[at + len(by) :]
 
 
 def damaged_batches(seed):
-    """In the header of one, in its compressed text, and at the end."""
+    """In the header of one, in how many rows it says that it has, in its compressed text, and at the end."""
     header, compressed = arrow(seed), arrow(seed, compression="zstd")
     return [
         ("a.arrow", overwritten(header, header.index(b"\xff" * 4, len(header) // 2) + 8)),
         ("b.arrow", overwritten(compressed, len(compressed) // 2)),
         ("c.arrow", arrow(seed)[:-9000]),
-        ("d.arrow", arrow(seed)),
+        *(
+            (f"d{rows}.arrow", overwritten(header, header.index(ELEVEN, len(header) // 2), struct.pack("<q", rows)))
+            for rows in (0, -11)
+        ),
+        ("e.arrow", arrow(seed)),
     ]
 
 

@@ -21,7 +21,7 @@ class Join:
         damaged before. Raises an error that counts. before: what the Block says (Block.before)."""
         if before is not None and before.file < self.after.file:
             return None
-        shift = self._shift(before)
+        shift = None if isinstance(result, Milled) and result.begins is not None else self._shift(before)
         if isinstance(result, ShardmillError):
             raise _in_file(result, shift)
         if result.if_no_text is not None and not self._has_text:
@@ -34,7 +34,7 @@ class Join:
         return result
 
     def _shift(self, before: Position | None) -> Shift | None:
-        """From the numbers of a Block to those of the file; None: they are the same."""
+        """From the numbers of a Block to those of the file; None: they are the same, as those of rows always are."""
         if before is None:
             return None
         lines = self.after.record - before.record

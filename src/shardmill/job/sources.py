@@ -268,7 +268,7 @@ class Source:
             case "arrow":
                 from shardmill.documents.columnar import arrow
 
-                yield from arrow.read_parts(start, reader, base, rules, None if until is None else until.record)
+                yield from arrow.read_parts(start, reader, base, rules, None if until is None else until.offset)
             case _:
                 yield from self._text(start, base, until)
 

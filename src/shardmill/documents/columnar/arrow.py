@@ -50,7 +50,7 @@ _AS_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.
 def read_parts(
     start: Position, reader: Reader, base: int, rules: TextRules, until: int | None = None
 ) -> Iterator[RowsPart | ValuePart | Counted]:
-    """All rows of one file in order, from start on, to its end or to the batch that begins at row `until`."""
+    """All rows of one file in order, from start on, to its end or to the batch that begins at byte `until`."""
     source = ReaderFile(reader, rules.max_held)
     row = 0
     of: Rows | None = None
@@ -62,13 +62,13 @@ def read_parts(
         top, names = choose_column(stream.schema, rules.field, reader.path)
         filtered_by = columns_of(stream.schema, rules.where, reader.path)
         if start.record and (known := _batches_of(reader)) is not None:
-            row, at = known.before(reader, start.record)
-            if row and known.dictionaries:
-                _next_batch(stream, source, reader)  # the first one, which they precede
-            if row:
+            row, at = known.before(reader, start.offset)
+            if at > source.tell():
+                if known.dictionaries:
+                    _next_batch(stream, source, reader)  # the first one, which they precede
                 source.seek(at)
         of = Rows(file=start.file, path=reader.path, base=base, offset=source.tell())
-        while until is None or row < until:
+        while until is None or source.tell() < until:
             batch = _next_batch(stream, source, reader)
             if batch is None:
                 break
@@ -132,12 +132,12 @@ class _Batches:
             index = bisect_left(self._starts, offset)
             return self._rows[index], self._starts[index]
 
-    def before(self, reader: Reader, row: int) -> tuple[int, int]:
-        """The same of the last known batch that begins at or before this row; (0, 0): there is none."""
+    def before(self, reader: Reader, offset: int) -> tuple[int, int]:
+        """The same of the last known batch that begins at or before this byte; (0, 0): there is none."""
         with self._lock:
-            while self._row <= row and self._find_one(reader):
+            while not (self._starts and self._starts[-1] > offset) and self._find_one(reader):
                 pass
-            index = bisect_right(self._rows, row) - 1
+            index = bisect_right(self._starts, offset) - 1
             return (self._rows[index], self._starts[index]) if index >= 0 else (0, 0)
 
     def _find_one(self, reader: Reader) -> bool:
