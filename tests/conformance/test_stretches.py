@@ -101,6 +101,7 @@ INPUTS = {
     "damaged batches": damaged_batches,
     "files": lambda seed: [(f"{n:03}.txt", text.encode()) for n, text in enumerate(texts(seed, 50))],
     "a long text": lambda seed: [("a.txt", "\n".join(texts(seed, 120)).encode()), ("b.txt", b"\xef\xbb\xbfend")],
+    "newlines": lambda seed: [("a.txt", ("\n" * 9001).join(texts(seed, 5)).encode())],
     "mixed": lambda seed: [("a.txt", "\n".join(texts(seed, 50)).encode()), ("b.jsonl", lines(seed)), ("c.parquet", parquet(seed)), ("d.txt", b"")],
 }  # fmt: skip
 
@@ -166,7 +167,7 @@ def test_workers_wait_for_each_other_where_a_disk_is_full(monkeypatch, fails_at)
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
 @pytest.mark.parametrize("kind", INPUTS)
 def test_workers_find_what_one_reader_finds(kind, on_error, separator):
-    if separator is not None and kind not in ("files", "a long text", "mixed"):
+    if separator is not None and kind not in ("files", "a long text", "newlines", "mixed"):
         pytest.skip("no text in it")
     for seed, block_bytes in enumerate((150, 5000)):
         files = dict(INPUTS[kind](seed))

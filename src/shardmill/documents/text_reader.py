@@ -45,6 +45,8 @@ from shardmill.tokens.cuts import CONTEXT_BYTES
 # So much running text is read at once from a local file.
 _WINDOW = 4 << 20
 _LONGEST_SEPARATOR = 1 << 10
+# In a run of separators that overlap, no more of them are looked at.
+_MOST_OVERLAPS = 4 << 10
 
 
 def read_parts(
@@ -102,10 +104,14 @@ def _separated(reader: Reader, offset: int, since: int, rules: TextRules) -> int
     for limit in growing(64 << 10, rules.max_run_bytes):
         data = reader.read(low, limit)
         at = data.find(separator, max(0, offset - size - low))
-        while at >= 0:
+        for _ in range(_MOST_OVERLAPS):
+            if at < 0:
+                break
             if data.find(separator, max(0, at - size + 1), at - 1 + size) < 0:
                 return low + at + size if reader.read(low + at + size, 1) else None
             at = data.find(separator, at + 1)
+        else:
+            return None
     return None
 
 
