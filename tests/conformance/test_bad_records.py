@@ -1,6 +1,7 @@
 """Nothing silent: a bad record is an error that names it, or is left out and counted, and the very next one is read (I6)."""
 
 import csv
+import dataclasses
 import random
 
 import formats
@@ -374,17 +375,31 @@ def test_a_passage_of_running_text_that_is_not_utf8_is_left_out():
 # ---- damaged files
 
 
+def told(milled):
+    return [(dataclasses.replace(each.location, path=""), each.reason, each.records) for each in milled.rejects]
+
+
 @pytest.mark.parametrize("name", ["txt.gz", "jsonl.gz", "jsonl.zst", "jsonl.bz2", "csv.xz", "arrow.zst"])
-def test_a_compressed_file_that_was_cut_short(name):
+@pytest.mark.parametrize("longest", [512 << 10, 400])
+def test_a_compressed_file_that_was_cut_short(name, longest):
+    """Wherever a Block ends, and also where records are longer than what is held of a run of text."""
     documents = [f"{number} {samples.ENGLISH[:500]}" for number in range(2000)]
     stem, _, packed = name.partition(".")
     data = formats.COMPRESSIONS["." + packed]({"txt": formats.text, **formats.STREAMS}[stem](documents))
     data = data[: len(data) * 9 // 10]
-    choices = {"val_fraction": 0, "separator": SEPARATOR if stem == "txt" else None}
+    choices = {
+        "val_fraction": 0,
+        "separator": SEPARATOR if stem == "txt" else None,
+        "max_run_bytes": longest,
+        "passage_bytes": 200,
+    }
     with pytest.raises(InputError, match=r"truncated|cut short|is damaged after"):
         mill_files({f"a.{name}": data}, **choices)
-    got = [mill_files({f"a.{name}": data}, on_error="skip", block_bytes=size, **choices) for size in (2000, 1 << 20)]
-    assert got[0].train == got[1].train and got[0].counts == got[1].counts
+    got = [
+        mill_files({f"a.{name}": data}, on_error="skip", block_bytes=size, **choices) for size in (300, 2000, 1 << 20)
+    ]
+    for other in got[1:]:
+        assert got[0].train == other.train and got[0].counts == other.counts and told(got[0]) == told(other)
     assert len(got[0].rejects) == 1 and "lost" in got[0].rejects[0].reason
     whole = tokens(documents)
     assert 1000 < len(got[0].train) < len(whole)

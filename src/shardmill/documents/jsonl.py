@@ -94,19 +94,17 @@ def read_parts(
         here = Position(file=start.file, offset=len(BOM))
         yield Counted(file=start.file, after=here, location=Location(path=reader.path), boms=1)
     while True:
-        part: LinesPart | ValuePart | Counted | RangePart
+        part: LinesPart | ValuePart | Counted | RangePart | None = None
         if rules.range_bytes and newline == b"\n" and (range_ := _range(reader, here, base, rules)) is not None:
             yield (part := range_)
             here = part.after
             continue
         reader.done_until(here.offset)
         found = None if here.begin else _whole_lines(reader, here, base, newline, rules)
-        if found is None:
-            for part in _long_line(reader, here, base, newline, rules):
-                yield part
-        elif found.data:
-            yield (part := found)
-        else:
+        parts = (found,) if found is not None and found.data else ()
+        for part in parts if found is not None else _long_line(reader, here, base, newline, rules):
+            yield part
+        if part is None:  # there is no whole line
             if (damage := damage_of(reader)) is not None:
                 location = Location(path=reader.path, line=here.record + 1, byte=here.offset)
                 yield lost(here.file, location, "line", damage)
@@ -179,7 +177,7 @@ def _whole_lines(reader: Reader, here: Position, base: int, newline: bytes, rule
     longest, about = rules.max_run_bytes, block_bytes(here.file, here.offset, rules, reader.size)
     for limit in growing(about, longest + 1) if about <= longest else (about,):
         data, (size, lines) = native.read_lines(reader, here.offset, limit, newline, (rules.max_records, longest))
-        if size or not data or (len(data) < limit and damage_of(reader) is not None):
+        if size or not data or (len(data) < limit and damage_of(reader) is not None and newline not in bytes(data)):
             return LinesPart(
                 file=here.file,
                 path=reader.path,
@@ -196,11 +194,14 @@ def _whole_lines(reader: Reader, here: Position, base: int, newline: bytes, rule
 def _long_line(
     reader: Reader, here: Position, base: int, newline: bytes, rules: TextRules
 ) -> Iterator[ValuePart | Counted]:
-    """A line longer than max_run_bytes: parsed at once if it can be held and is as usual, else a window at a time."""
+    """A line longer than max_run_bytes: parsed at once if it can be held and is as usual, else a window at a time; nothing
+    if it ends in damage."""
     location = Location(path=reader.path, line=here.record + 1, byte=here.offset)
     job_offset, path = base + here.offset, _path(rules.field)
     data = reader.read(here.offset, HELD_BYTES)
     end = data.find(newline) + 1 or (len(data) if len(data) < HELD_BYTES else 0)
+    if end == len(data) and not data.endswith(newline) and damage_of(reader) is not None:
+        return
     data = data[:end]  # three copies at most: the line, the buffer of its text, and the text
     data = data if rules.where is None else b""
     texts, odd, *_ = _texts(memoryview(data), int(bool(data)), newline, path)
@@ -215,6 +216,8 @@ def _long_line(
     first = reader.read(here.offset, _HEAD_BYTES).lstrip(b" \t\r")[:1]
     may_be_object = first in (b"{", newline, b"")
     end, following, complaint = utf8.find_end(reader, here.offset, newline, keep=may_be_object)
+    if following == end and damage_of(reader) is not None:
+        return
     after = Position(file=here.file, offset=following, record=here.record + 1)
     replace = rules.on_error == "replace"
     try:
