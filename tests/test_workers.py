@@ -124,6 +124,20 @@ def test_an_error_of_writing_stops_the_line(mill):
     assert str(error) == "disk full" and written == list(range(9))
 
 
+def test_a_thread_that_cannot_be_started_ends_the_job_with_what_to_do(mill, monkeypatch):
+    start = threading.Thread.start
+
+    def limited(thread):
+        if thread.name.endswith("-2"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    written, error, _ = mill(50, lambda _: time.sleep(0.001))
+    assert isinstance(error, TemporaryError) and "only 2 of 3 threads can be started" in str(error)
+    assert written == list(range(len(written))) and threading.active_count() < 10
+
+
 def test_a_worker_that_does_not_end_is_not_waited_for(mill):
     release = threading.Event()
 

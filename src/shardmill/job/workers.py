@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from shardmill.documents.pieces import Position
 from shardmill.documents.ranges import RangePart, Recipe
 from shardmill.documents.rules import TextRules
-from shardmill.errors import ShardmillError
+from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.job import plan
 from shardmill.job.ahead import Ahead, Stored
 from shardmill.job.block import Milled, mill_block
@@ -70,8 +70,8 @@ def mill_blocks(
         for n in range(job.budget.takers)
     ]
     try:
-        for thread in threads:
-            thread.start()
+        for number, thread in enumerate(threads):
+            _start(thread, number, len(threads))
         pipeline.wait(idle)
     finally:
         pipeline.stop()
@@ -79,6 +79,15 @@ def mill_blocks(
         for thread in filter(threading.Thread.is_alive, threads):
             thread.join(max(0.0, until - time.monotonic()))
         pipeline.close()
+
+
+def _start(thread: threading.Thread, before: int, threads: int) -> None:
+    try:
+        thread.start()
+    except RuntimeError as e:
+        raise TemporaryError(
+            f"only {before} of {threads} threads can be started ({e}): there is a limit to the processes of this user (ulimit -u), of the container (pids), or to memory (ulimit -v); raise it, or pass fewer --workers, then run the same command again to resume"
+        ) from e
 
 
 def _work(job: Job, splitter: Splitter, encoder: Encoder, recipe: Recipe | None, pipeline: "_Pipeline") -> None:
