@@ -92,6 +92,15 @@ def test_an_empty_batch_takes_nothing(codec):
     assert part.size == 5000
 
 
+def test_a_size_that_no_machine_has_is_told_when_it_is_read():
+    data = bytearray(stream(pa.array(["a" * 5000] * 3), rows=1, compression="zstd"))
+    at = data.rindex((5000).to_bytes(8, "little"))
+    data[at + 6] = 1
+    assert arrow.largest_batch(BytesReader("a.arrow", bytes(data))) < 10_000
+    *kept, lost = parts(bytes(data), max_run_bytes=6000, on_error="skip")
+    assert len(kept) == 2 and isinstance(lost, Counted) and "held at once" in lost.complaint
+
+
 def hidden(kind):
     """A null in whose place there are 5,000 bytes."""
     text = pa.py_buffer(b"x" * 5000 + b"good")

@@ -52,15 +52,16 @@ def parquet(seed):
 
 
 def arrow(seed, *, replaced_at=None, **options):
-    """Record batches of unequal sizes; with replaced_at, a stream in which a column of words has a dictionary, and another
-    one from this batch on."""
+    """Record batches of unequal sizes; with replaced_at, a stream in which texts and words have dictionaries, and words
+    another one from this batch on."""
     table = pa.table({"from": texts(seed + 1, 120, 3), "text": texts(seed, 120)})
     words = [[f"{word}{n}" for word in WORDS] for n in range(2)]
     if replaced_at is not None:
-        table = table.cast(pa.schema({"from": pa.dictionary(pa.int32(), pa.string()), "text": pa.string()}))
+        of_words = pa.dictionary(pa.int32(), pa.string())
+        table = table.cast(pa.schema({"from": of_words, "text": of_words})).unify_dictionaries()
     to, new = pa.BufferOutputStream(), pa.ipc.new_file if replaced_at is None else pa.ipc.new_stream
     with new(to, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        for number, (first, end) in enumerate(itertools.pairwise([0, 0, 1, 1, *range(12, 120, 11), 120])):
+        for number, (first, end) in enumerate(itertools.pairwise([0, 1, 1, *range(12, 120, 11), 120])):
             columns = [column.combine_chunks() for column in table.slice(first, end - first).columns]
             if replaced_at is not None:
                 indices = pa.array([row % len(WORDS) for row in range(first, end)], pa.int32())

@@ -31,6 +31,7 @@ from shardmill.documents.rejects import Location
 from shardmill.documents.rules import MAX_RECORDS, TextRules, block_bytes
 from shardmill.errors import ContentError, ShardmillError
 from shardmill.io.reading import Reader, local_reader
+from shardmill.system import machine
 from shardmill.system.names import show
 from shardmill.tokens.strings import Flags
 
@@ -61,9 +62,9 @@ def read_parts(
         stream = pa.ipc.open_stream(pa.PythonFile(source, mode="r"), memory_pool=pa.system_memory_pool())
         top, names = choose_column(stream.schema, rules.field, reader.path)
         filtered_by = columns_of(stream.schema, rules.where, reader.path)
-        if start.record and (known := _batches_of(reader)) is not None:
+        if start.offset and (known := _batches_of(reader)) is not None:
             row, at = known.before(reader, start.offset)
-            if at > source.tell():
+            if at:
                 if known.dictionaries:
                     _next_batch(stream, source, reader)  # the first one, which they precede
                 source.seek(at)
@@ -100,11 +101,12 @@ def entry(reader: Reader, file: int, offset: int) -> Position | None:
 
 
 def largest_batch(reader: Reader) -> int:
-    """Bytes of the largest of the first record batches, from their headers alone: what must be held at once."""
+    """Bytes of the largest of the first record batches, from their headers alone: what must be held at once. What no
+    machine could hold is told when it is read."""
     at = 8 if reader.read(0, len(_MAGIC)) == _MAGIC else 0
     most = 0
     for message in itertools.islice(_messages(reader, at), _SAMPLES):
-        most = max(most, message.size)
+        most = max(most, message.size if message.size <= machine.memory() else 0)
         if message.end > _FAR:
             break
         reader.done_until(message.end)
@@ -112,13 +114,14 @@ def largest_batch(reader: Reader) -> int:
 
 
 class _Batches:
-    """Where record batches of a file begin, found by their headers as far as anyone asked: of small ones, some. Up to the
-    first dictionary behind one of them: it replaces or extends another, so that reading cannot begin after it."""
+    """Where record batches of a file begin, but for the first one, found by their headers as far as anyone asked: of small
+    ones, some. Up to the first dictionary behind one of them: it replaces or extends another, so that reading cannot begin
+    after it."""
 
     def __init__(self, begins: int, size: int) -> None:
         self.dictionaries = False
         self._at: int | None = begins
-        self._row = 0
+        self._row = self._batches = 0
         self._rows, self._starts = array("q"), array("q")
         self._apart = size // _MOST_KNOWN
         self._lock = threading.Lock()
@@ -144,7 +147,7 @@ class _Batches:
         """The next batch that is to be known."""
         while self._at is not None:
             message = next(_messages(reader, self._at), None)
-            if message is None or (message.kind == _DICTIONARY and self._starts):
+            if message is None or (message.kind == _DICTIONARY and self._batches):
                 self._at = None
                 return False
             begins, row = self._at, self._row
@@ -152,7 +155,8 @@ class _Batches:
             self.dictionaries |= message.kind == _DICTIONARY
             if message.kind == _BATCH:
                 self._row += message.rows
-                if not self._starts or begins >= self._starts[-1] + self._apart:
+                self._batches += 1
+                if self._batches > 1 and begins >= self._apart + (self._starts[-1] if self._starts else 0):
                     self._rows.append(row)
                     self._starts.append(begins)
                     return True
