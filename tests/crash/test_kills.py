@@ -114,7 +114,7 @@ def test_a_killed_job_has_nothing_under_a_final_name_and_no_manifest(inputs, who
         shutil.rmtree(inputs / step)
 
 
-@pytest.mark.parametrize(("engine", "longest"), [("reference", 0.15), pytest.param("auto", 0.4, marks=SLOW)])
+@pytest.mark.parametrize(("engine", "longest"), [("reference", 0.15), pytest.param("auto", 0.15, marks=SLOW)])
 def test_kills_at_random_moments_cost_no_byte(inputs, whole, engine, longest):
     """The whole process group, over and over in one job of many checkpoints, until it is done."""
     chance = random.Random(0)
