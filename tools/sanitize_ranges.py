@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gzip
 import importlib
 import io
 import json
@@ -135,6 +136,7 @@ def _file(hostile: Hostile, folder: Path) -> tuple[Path, dict[str, Any]]:
     separator = hostile.rng.choice(_SEPARATORS)
     made: dict[str, tuple[Callable[[], bytes], dict[str, Any]]] = {
         "a.jsonl": (lambda: _lines(hostile), {}),
+        "a.jsonl.gz": (lambda: gzip.compress(_lines(hostile)), {}),
         "a.parquet": (lambda: _parquet(hostile), {}),
         "separated.txt": (lambda: _separated(hostile, separator), {"separator": separator}),
         "running.txt": (lambda: _running(hostile), {}),
@@ -161,7 +163,7 @@ def _choices(rng: random.Random) -> dict[str, Any]:
 
 
 class _Exact:
-    """Calls C with tokens and ends in buffers of exactly the sizes that it is told."""
+    """Calls C with tokens, ends, and what was read already, in buffers of exactly the sizes that it is told."""
 
     def __init__(self, memory: Callable[[], Any]) -> None:
         self._memory, self._library = memory, ranges._library()
@@ -174,6 +176,10 @@ class _Exact:
             for side in given.sides:
                 side.tokens = memory.room(side.room * given.token_bytes)
                 side.ends = memory.room(8 * given.ends_room)
+            if given.memory:
+                read = ctypes.string_at(given.memory, given.end - given.memory_at)
+                given.memory = memory.room(len(read))
+                ctypes.memmove(given.memory, read, len(read))
             why = self._library.ranges_mill(reference)
             for side, (tokens, ends) in zip(given.sides, wanted, strict=True):
                 ctypes.memmove(tokens, side.tokens, side.count * given.token_bytes)

@@ -32,8 +32,9 @@ TargetFormat = Literal[OutputFormat, "parquet"]
 # on a million spaces.
 MAX_RUN_BYTES = 512 << 10
 BLOCK_BYTES, MOST_BLOCK_BYTES = 1 << 20, 8 << 20
-# So much running text is taken at a time: what is around each range is read twice, to tell where passages begin.
-_RUNNING_BLOCK_BYTES = 4 << 20
+# So much is taken at a time, if there is enough of it: with 1 MiB, JSON lines and separated text take 6 to 8 % more CPU
+# time. Text that is decompressed waits in memory to be milled, so it is less.
+_USUAL_BLOCK_BYTES, _PACKED_BLOCK_BYTES = 4 << 20, 2 << 20
 # Running text goes to train or val in passages of about this size, some 16,000 tokens; small inputs in
 # smaller ones, down to 16 KiB, so that a tenth of a small file is still several of them.
 PASSAGE_BYTES = 64 << 10
@@ -211,11 +212,11 @@ class Limits:
     def resolved_workers(self) -> int:
         return self.workers or machine.cores()
 
-    def resolved_block_bytes(self, text_bytes: int, *, running: bool = False) -> int:
+    def resolved_block_bytes(self, text_bytes: int, *, packed: bool = False) -> int:
         """The more workers, the more text they take at a time, so that they meet less often; if there is enough of it.
-        running: it is running text."""
+        packed: inputs are compressed."""
         workers = self.resolved_workers()
-        least = _RUNNING_BLOCK_BYTES if running else BLOCK_BYTES
+        least = _PACKED_BLOCK_BYTES if packed else _USUAL_BLOCK_BYTES
         enough = text_bytes // (2 * workers) if text_bytes else MOST_BLOCK_BYTES
         return self.block_bytes or max(BLOCK_BYTES, min(max(least, workers << 19), MOST_BLOCK_BYTES, enough))
 

@@ -137,11 +137,7 @@ def slices_of(size):
 def _with_ranges(job, splitter, used, recipe, found, start):
     miller, join = in_ranges.RangeMiller(job, splitter, used, recipe), Join(start or plan.BEGINNING)
     for block in found:
-        if isinstance(next(iter(block.parts), None), ranges.RangePart):
-            milled = miller.mill(block)
-            assert milled.if_no_text is None
-        else:
-            milled = blocks.mill_block(job, splitter, used, block)
+        milled = miller.mill(block)
         if (joined := join.take(block.before, milled)) is not None:
             yield joined
 

@@ -1,9 +1,11 @@
 """Ranges, milled by one call into C, give the tokens, counts and rejects of Parts, which the references prove elsewhere:
 any kind of input, content, tokenizer, split, end-of-text side, slices of any size; and most of it is done in C."""
 
+import gzip
 import hashlib
 import io
 import json
+import lzma
 import random
 import tempfile
 from pathlib import Path
@@ -19,6 +21,7 @@ import samples
 import sentencepieces
 from shardmill.documents import ranges
 from shardmill.documents.columnar import native
+from shardmill.io.zstd import zstd
 from shardmill.job import mill, workers
 from shardmill.spec import Limits, Spec
 
@@ -65,6 +68,10 @@ def lines(texts, bad=()):
     return "\n".join(made).encode() + b"\n" * (len(texts) % 2)
 
 
+def frames(data, size=5000):
+    return b"".join(zstd.compress(data[at : at + size]) for at in range(0, len(data), size))
+
+
 def table(texts, **how):
     out, choices = io.BytesIO(), {"row_group_size": 17, "data_page_size": 400, "compression": "zstd", **how}
     pq.write_table(pa.table({"id": list(range(len(texts))), "text": pa.array(texts, pa.string())}), out, **choices)
@@ -79,6 +86,7 @@ def one_group(texts, **how):
 BAD_LINES = [(9, "{"), (10, '{"text": null}'), (30, '{"text": "\ud83d"}'.encode("ascii", "backslashreplace").decode()), (31, ""), (60, "[]"), (61, '{"no": 1}')]  # fmt: skip
 KINDS = {
     "lines": lambda texts: {"a.jsonl": lines(texts), "b.jsonl": lines(texts[::-1])},
+    "lines, compressed": lambda texts: {"a.jsonl.gz": gzip.compress(lines(texts)), "b.jsonl.zst": frames(lines(texts[::-1]))},
     "separated": lambda texts: {"a.txt": SEPARATOR.join(texts).encode(), "b.txt": (SEPARATOR.join(texts) + SEPARATOR).encode()},
     "rows": lambda texts: {"a.parquet": table(texts), "b.parquet": table(texts[::-1], data_page_version="2.0")},
     "rows, as they are": lambda texts: {"a.parquet": table(texts, compression="none", use_dictionary=False)},
@@ -88,6 +96,10 @@ KINDS = {
 }  # fmt: skip
 UNUSUAL = {
     "bad lines": lambda texts: {"a.jsonl": lines(texts, BAD_LINES), "b.jsonl": lines(texts, BAD_LINES[:1])},
+    "bad lines, compressed": lambda texts: {
+        "a.jsonl.zst": frames(lines(texts, BAD_LINES)),
+        "b.jsonl.xz": lzma.compress(lines(texts, BAD_LINES[:1])),
+    },
     "not UTF-8 between separators": lambda texts: {"a.txt": b"\xff".join([SEPARATOR.join(texts).encode()] * 2)},
     "rows that are null": lambda texts: {"a.parquet": table([*texts, None, *texts, None, None])},
     "rows that are not UTF-8": lambda texts: {"a.parquet": _not_utf8(texts)},
@@ -157,7 +169,8 @@ def choices_of(seed, **choices):
         "max_run_bytes": 2000,
         **choices,
     }
-    return {**how, "split": "hash" if not how["val_fraction"] else how["split"]}
+    by_hash = "compressed" in seed or not how["val_fraction"]
+    return {**how, "split": "hash" if by_hash else how["split"]}
 
 
 def in_c(job, splitter, slice_bytes):
@@ -217,6 +230,8 @@ def test_what_is_unusual_is_milled_as_ever(kind, on_error):
     "kind",
     [
         "lines",
+        "lines, compressed",
+        "bad lines, compressed",
         "separated",
         "rows",
         "rows of one group",

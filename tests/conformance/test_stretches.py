@@ -18,7 +18,6 @@ import pytest
 from milling import job_of
 
 from shardmill.documents.pieces import BEGINNING, Position
-from shardmill.documents.ranges import RangePart
 from shardmill.errors import InputError, ShardmillError
 from shardmill.job import ahead, plan, workers
 from shardmill.job import job as jobs
@@ -219,7 +218,7 @@ def milled_elsewhere(spec, block_bytes, splitter, of_stretch):
             if (block := next(blocks, None)) is None:
                 break
             before = block.before
-            if isinstance(next(iter(block.parts), None), RangePart):
+            if recipe is not None:
                 result = RangeMiller(job, splitter, encoder, recipe).mill(block)
             else:
                 result = mill_block(job, splitter, encoder, block)

@@ -5,6 +5,7 @@ json_scan what is deep or not JSON. A line that is longer than a Part is parsed 
 Parts as a text file is.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from shardmill.io.reading import Reader, Until, local_reader
 from shardmill.tokens.strings import Strings
 
 _HEAD_BYTES = 64 << 10
+# So many lines are parsed as ever where one of them is unusual.
+_FEW_LINES = 256
 # How much is read first to find the end of a line.
 _LOOK_BYTES = 16 << 10
 _VALUES = b'["-0123456789tfnNI'
@@ -52,6 +55,35 @@ class LinesPart:
 
     def pieces(self, _base: int, rules: TextRules, is_val: IsVal) -> Pieces:
         return self.parsed(rules).pieces(is_val)
+
+    def as_range(self, rules: TextRules) -> RangePart | None:
+        """The same lines for C to mill; None: they are too few, or end in \\r."""
+        if len(self.data) < ranges.SLICE_BYTES or self.newline != b"\n":
+            return None
+
+        def rest(at: int, line: int, to_end: bool) -> Iterator[LinesPart]:
+            size, lines, data = self.offset + len(self.data) - at, self.after.record - line, self.data[at - self.offset :]
+            if not to_end:
+                size, lines = native.whole_lines(data, b"\n", (_FEW_LINES, size), ends=True)
+            after = Position(file=self.file, offset=at + size, record=line + lines)
+            job_offset = self.job_offset + at - self.offset
+            yield dataclasses.replace(self, offset=at, line=line, data=data[:size], job_offset=job_offset, after=after)
+
+        return RangePart(
+            file=self.file,
+            reader=ranges.InMemory(self.path, self.offset, self.data),
+            at=self.offset,
+            end=self.offset + len(self.data),
+            base=self.job_offset - self.offset,
+            rules=rules,
+            size=len(self.data),
+            record=self.line,
+            unit="line",
+            after=self.after,
+            span=(self.offset, self.offset + len(self.data)),
+            given=partial(_given, _path(rules.field)),
+            rest=rest,
+        )
 
     def parsed(self, rules: TextRules) -> Records:
         path, where, filtered = _path(rules.field), rules.where, None
@@ -120,11 +152,7 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
     end = ranges.end_of(here.offset, size, rules, lambda at: _line_end(reader, at, rules.max_run_bytes))
     if end is None:
         return None
-    own, path = local.again(), _path(rules.field)
-
-    def given() -> tuple[dict[str, Any], object]:
-        held, names, ends = native.names_of(path)
-        return {"kind": ranges.LINES, "names": names, "name_ends": ends, "name_count": len(path)}, held
+    own = local.again()
 
     def rest(at: int, line: int, to_end: bool) -> Iterator[LinesPart | ValuePart | Counted | RangePart]:
         start = Position(file=here.file, offset=at, record=line)
@@ -143,9 +171,14 @@ def _range(reader: Reader, here: Position, base: int, rules: TextRules) -> Range
         unit="line",
         after=Position(file=here.file, offset=end),
         span=(here.offset, end),
-        given=given,
+        given=partial(_given, _path(rules.field)),
         rest=rest,
     )
+
+
+def _given(path: tuple[str, ...]) -> tuple[dict[str, Any], object]:
+    held, names, ends = native.names_of(path)
+    return {"kind": ranges.LINES, "names": names, "name_ends": ends, "name_count": len(path)}, held
 
 
 def _line_end(reader: Reader, at: int, longest: int) -> int | None:

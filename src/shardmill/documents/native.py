@@ -12,7 +12,7 @@ from shardmill.io.reading import Reader, local_file
 from shardmill.system import buffers, compiled
 from shardmill.tokens.strings import Flags, Numbers, Strings
 
-_VERSION = 11
+_VERSION = 12
 # The reach of a passage is at least this, and so many times the reach tell whether there is a border.
 LEAST_REACH = 32
 CONTEXT = 8

@@ -19,6 +19,7 @@ from shardmill.documents import native
 from shardmill.documents.pieces import IsVal, Pieces, Position
 from shardmill.documents.rejects import Location
 from shardmill.documents.rules import PASSAGE_HEAD, TextRules, with_rest
+from shardmill.io.compression import UNCOUNTED
 from shardmill.io.reading import InputReader
 from shardmill.system import buffers, compiled
 from shardmill.tokens.layout import Tokens, Turn
@@ -44,12 +45,20 @@ _SLACK = 4 << 10
 _this_thread = threading.local()
 
 
+class InMemory(NamedTuple):
+    """What was read of a file already, which may be compressed or remote: these bytes from an offset on."""
+
+    path: str
+    offset: int
+    data: memoryview
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangePart:
-    """Documents from byte or row `at` to `end` of a local file, which were not read yet."""
+    """Documents from byte or row `at` to `end` of a local file, which were not read yet; or whole lines that were."""
 
     file: int
-    reader: InputReader
+    reader: InputReader | InMemory
     """For this Part alone."""
     at: int
     end: int
@@ -84,7 +93,9 @@ class RangePart:
     def place(self, at: int) -> Location:
         """The location of what begins at this byte or row."""
         path = self.reader.path
-        return Location(path=path, row=at) if self.unit == "row" else Location(path=path, byte=at)
+        # Nobody knows yet how much text precedes a stretch of a compressed file.
+        byte = None if at >= UNCOUNTED else at
+        return Location(path=path, row=at) if self.unit == "row" else Location(path=path, byte=byte)
 
     def reached(self, after: Position) -> tuple[int, int]:
         """Where a Part of the rest ends, and the number of the record there."""
@@ -164,7 +175,9 @@ class _Range(Structure):
     """As in native/ranges.h."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("kind", "file", "at", "end", "slice_bytes", "slice_room", "rows", "longest")),
+        *((name, c_int64) for name in ("kind", "file", "at", "end")),
+        *(("memory", c_void_p), ("memory_at", c_int64)),
+        *((name, c_int64) for name in ("slice_bytes", "slice_room", "rows", "longest")),
         *(("names", c_void_p), ("name_ends", c_void_p), ("name_count", c_int64)),
         *(("separator", c_void_p), ("separator_size", c_int64)),
         *(("chunks", c_void_p), ("dictionary", c_void_p), ("dictionary_room", c_int64)),
@@ -214,7 +227,7 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
         eot=-1 if recipe.eot is None else recipe.eot,
         before=recipe.before,
         ends_room=max(rows, part.size // _LEAST_RECORD),
-        file=part.reader.file.descriptor,
+        **_source(part.reader),
         keep=keep % max(1, part.size // slice_bytes),
         **of_kind,
     )
@@ -223,6 +236,12 @@ def mill(part: RangePart, at: int, recipe: Recipe, keep: int) -> Outcome:
     for side, size in zip(given.sides, (part.size, in_val)):
         side.room = (size + slice_room) * whole.ids_per_byte + given.ends_room * (whole.ids_per_text + 1) + _SLACK
     return _milled(given, recipe, max(0, part.size - in_val) // _LONG_TOKEN)
+
+
+def _source(reader: InputReader | InMemory) -> dict[str, Any]:
+    if isinstance(reader, InputReader):
+        return {"file": reader.file.descriptor}
+    return {"memory": compiled.address(np.frombuffer(reader.data, np.uint8)), "memory_at": reader.offset}
 
 
 def _milled(given: _Range, recipe: Recipe, least: int) -> Outcome:

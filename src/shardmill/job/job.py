@@ -138,7 +138,7 @@ def make_job(spec: Spec, files: InputFiles, tokenizer: Tokenizer, limits: Limits
         border=_border(mode, fraction, files, probe) if fraction else None,
         exact_border=mode == "nanogpt",
         max_run_bytes=spec.max_run_bytes,
-        block_bytes=_block_bytes(limits, total, probe, running=_is_running(spec, files, probe)),
+        block_bytes=_block_bytes(limits, total, probe),
         on_error=spec.on_error,
         wanted=split.sampler(spec.sample, spec.seed),
         where=condition,
@@ -268,7 +268,7 @@ def _fitted(
         max_run=spec.max_run_bytes,
     )
     workers, max_memory = limits.resolved_workers(), limits.max_memory
-    block_bytes = _block_bytes(limits, files.total_bytes, probe, running=footprint.running)
+    block_bytes = _block_bytes(limits, files.total_bytes, probe)
     if engines.ours is None:
         block_bytes = min(block_bytes, _REFERENCE_BLOCK_BYTES)
     if max_memory is None:
@@ -276,5 +276,5 @@ def _fitted(
     return budget.fit(max_memory, workers, block_bytes, footprint)
 
 
-def _block_bytes(limits: Limits, total: int, probe: sources.Probe, *, running: bool) -> int:
-    return limits.resolved_block_bytes(probe.text_bytes(total), running=running)
+def _block_bytes(limits: Limits, total: int, probe: sources.Probe) -> int:
+    return limits.resolved_block_bytes(probe.text_bytes(total), packed=bool(probe.window))

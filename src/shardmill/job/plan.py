@@ -20,7 +20,7 @@ from shardmill.documents.rules import FIRST_PART_BYTES, TextRules
 from shardmill.errors import ContentError, InputError, ShardmillError
 from shardmill.inputs.input_files import InputFiles
 from shardmill.io.frames import next_frame
-from shardmill.io.reading import InputFile
+from shardmill.io.reading import InputFile, InputReader
 from shardmill.job.sources import Part, Source, failed, refuse_changed_reader, small_text
 from shardmill.spec import WHOLE_FILE_BYTES
 from shardmill.system.names import show
@@ -177,7 +177,7 @@ def blocks(
                 size += part.size
     except ShardmillError:
         for part in parts:  # the error may be kept, and keeps what nobody will mill
-            if isinstance(part, RangePart):
+            if isinstance(part, RangePart) and isinstance(part.reader, InputReader):
                 part.reader.close()
         raise
     pipe = next(iter(files.pipes), None)

@@ -6,8 +6,10 @@ import numpy as np
 import xxhash
 
 from shardmill.documents import ranges
+from shardmill.documents.jsonl import LinesPart
 from shardmill.documents.pieces import Position
 from shardmill.documents.ranges import Outcome, RangePart, Recipe
+from shardmill.io.reading import InputReader
 from shardmill.job.block import Milled, Run, mill_block
 from shardmill.job.job import Job
 from shardmill.job.plan import Block
@@ -56,9 +58,22 @@ class RangeMiller:
         """How many ranges C is not asked for, and how many of them came."""
 
     def mill(self, block: Block) -> Milled:
-        """A range is one Block."""
-        (part,) = block.parts
-        assert isinstance(part, RangePart)
+        rules = self._job.rules
+        for part in block.parts[:1]:
+            if isinstance(part, RangePart):
+                return self._of_file(block, part)
+        # The first Block of all is compared with the reference as a whole.
+        in_memory = [part.as_range(rules) for part in block.parts if block.index and isinstance(part, LinesPart)]
+        if not in_memory or len(in_memory) < len(block.parts) or None in in_memory:
+            return mill_block(self._job, self._splitter, self._encoder, block)
+        milled = [each for part in in_memory if part is not None for each in self._parts(block, part)[0]]
+        made = _joined(block, milled)
+        made.counts = dataclasses.replace(made.counts, input_bytes=block.input_bytes)
+        return made
+
+    def _of_file(self, block: Block, part: RangePart) -> Milled:
+        """A range that nobody has read yet is one Block."""
+        assert isinstance(part.reader, InputReader)
         with part.reader:
             parts, record, behind = self._parts(block, part)
             if not part.reader.is_still:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator
 
 from shardmill.documents.pieces import Position
-from shardmill.documents.ranges import RangePart, Recipe
+from shardmill.documents.ranges import Recipe
 from shardmill.documents.rules import TextRules
 from shardmill.errors import ShardmillError, TemporaryError
 from shardmill.job import plan
@@ -97,10 +97,10 @@ def _work(job: Job, splitter: Splitter, encoder: Encoder, recipe: Recipe | None,
             while (taken := pipeline.take()) is not None:
                 try:
                     result: Milled | ShardmillError
-                    if miller is not None and any(isinstance(part, RangePart) for part in taken.block.parts[:1]):
-                        result = miller.mill(taken.block)
-                    else:
+                    if miller is None:
                         result = mill_block(job, splitter, encoder, taken.block)
+                    else:
+                        result = miller.mill(taken.block)
                 except ShardmillError as e:
                     result = e
                 pipeline.hand_in(taken, result)  # what this raises stops the pipeline, whichever Block it is about

@@ -14,7 +14,7 @@
 #include <arm_neon.h>
 #endif
 
-enum { VERSION = 11, DEEPEST = 64, STEP = 16 };
+enum { VERSION = 12, DEEPEST = 64, STEP = 16 };
 
 /* The path to the field: its names, concatenated, and where each ends. */
 typedef struct {

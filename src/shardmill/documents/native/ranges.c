@@ -109,7 +109,9 @@ static int64_t next_of_file(Range *r, Slice *s, int64_t size)
     int64_t left = r->end - r->at;
     s->used = s->records = 0;
     size = size < left ? size : left;
-    if (filled((int)r->file, r->at, s->data, size) != size)
+    if (r->memory)
+        s->data = r->memory + (r->at - r->memory_at);
+    else if (filled((int)r->file, r->at, s->data, size) != size)
         return UNUSUAL;
     return r->kind == LINES ? next_lines(r, s, size) : next_separated(r, s, size);
 }

@@ -36,6 +36,8 @@ typedef struct {
 typedef struct {
     /* Where the documents are: bytes of a file, or rows of chunks. */
     int64_t kind, file, at, end;
+    u8 *memory; /* if they were read already: what is at byte memory_at of the file */
+    int64_t memory_at;
     int64_t slice_bytes, slice_room, rows; /* of a slice: usual and most bytes, most records */
     int64_t longest;                       /* a longer record is unusual */
     const u8 *names;
