@@ -62,7 +62,8 @@ class LinesPart:
             return None
 
         def rest(at: int, line: int, to_end: bool) -> Iterator[LinesPart]:
-            size, lines, data = self.offset + len(self.data) - at, self.after.record - line, self.data[at - self.offset :]
+            data = self.data[at - self.offset :]
+            size, lines = len(data), self.after.record - line
             if not to_end:
                 size, lines = native.whole_lines(data, b"\n", (_FEW_LINES, size), ends=True)
             after = Position(file=self.file, offset=at + size, record=line + lines)
