@@ -9,14 +9,20 @@ from typing import BinaryIO
 
 from shardmill.errors import TemporaryError
 from shardmill.job.block import Milled
+from shardmill.system import buffers
 from shardmill.system.names import show
+
+
+# Arrays of so many bytes are written and read as they are: to copy them takes the GIL.
+_LARGE = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class _OnDisk:
     stretch: int
     offset: int
-    size: int
+    sizes: tuple[int, ...]
+    """Of the result without its large arrays, and of each of those."""
 
 
 Stored = Milled | _OnDisk
@@ -54,7 +60,7 @@ class Ahead:
         """Where the Block waits."""
         if self._disk and not self.has_room(milled):
             try:
-                return self._to_disk(stretch, pickle.dumps(milled, protocol=5))
+                return self._to_disk(stretch, _pieces(milled))
             except OSError:
                 self._disk = 0  # it is full, say: from now on workers wait for each other
         with self._lock:
@@ -64,7 +70,8 @@ class Ahead:
     def take(self, stored: Stored) -> Milled:
         """The Block, when its turn has come."""
         if isinstance(stored, _OnDisk):
-            milled: Milled = pickle.loads(self._read(stored))
+            rest, *arrays = self._read(stored)
+            milled: Milled = pickle.loads(rest, buffers=arrays)
             return milled
         with self._lock:
             self._in_memory -= stored.nbytes
@@ -82,27 +89,46 @@ class Ahead:
         for stretch in list(self._files):
             self.done(stretch)
 
-    def _to_disk(self, stretch: int, data: bytes) -> _OnDisk:
+    def _to_disk(self, stretch: int, pieces: list[memoryview]) -> _OnDisk:
+        sizes = tuple(map(len, pieces))
         with self._lock:
             file = self._files.get(stretch)
             if file is None:
                 file = self._files[stretch] = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
             at = file.seek(0, os.SEEK_END)
-            file.truncate(at + len(data))
-            self._on_disk += len(data)
-        done = 0
-        while done < len(data):
-            done += os.pwrite(file.fileno(), memoryview(data)[done:], at + done)
-        return _OnDisk(stretch, at, len(data))
+            file.truncate(at + sum(sizes))
+            self._on_disk += sum(sizes)
+        start = at
+        for piece in pieces:
+            while piece:
+                written = os.pwrite(file.fileno(), piece, at)
+                at, piece = at + written, piece[written:]
+        return _OnDisk(stretch, start, sizes)
 
-    def _read(self, stored: _OnDisk) -> bytes:
-        file, parts, at = self._files[stored.stretch], [], stored.offset
-        while at < stored.offset + stored.size:
-            part = os.pread(file.fileno(), stored.offset + stored.size - at, at)
-            if not part:
-                raise TemporaryError(
-                    f"{show(str(self._folder))}: a temporary file is shorter than what was written to it; check the disk, then run the same command again"
-                )
-            parts.append(part)
-            at += len(part)
-        return b"".join(parts)
+    def _read(self, stored: _OnDisk) -> list[memoryview]:
+        file, pieces, at = self._files[stored.stretch], [], stored.offset
+        for size in stored.sizes:
+            pieces.append(buffers.take(size).data)
+            left = pieces[-1]
+            while left:
+                read = os.preadv(file.fileno(), [left], at)
+                if not read:
+                    raise TemporaryError(
+                        f"{show(str(self._folder))}: a temporary file is shorter than what was written to it; check the disk, then run the same command again"
+                    )
+                at, left = at + read, left[read:]
+        return pieces
+
+
+def _pieces(milled: Milled) -> list[memoryview]:
+    """A result without its large arrays, and each of those."""
+    arrays: list[memoryview] = []
+
+    def stays(array: pickle.PickleBuffer) -> bool:
+        if (data := array.raw()).nbytes < _LARGE:
+            return True
+        arrays.append(data)
+        return False
+
+    rest = pickle.dumps(milled, protocol=5, buffer_callback=stays)
+    return [memoryview(rest), *arrays]
