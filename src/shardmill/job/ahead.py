@@ -12,7 +12,6 @@ from shardmill.job.block import Milled
 from shardmill.system import buffers
 from shardmill.system.names import show
 
-
 # Arrays of so many bytes are written and read as they are: to copy them takes the GIL.
 _LARGE = 64 << 10
 
