@@ -1,6 +1,7 @@
 """Workers hand on their Blocks in order, one at a time, whatever happens to some of them."""
 
 import errno
+import os
 import random
 import threading
 import time
@@ -198,6 +199,48 @@ def test_what_finds_no_room_on_the_disk_waits_in_memory(tmp_path, monkeypatch, f
     assert isinstance(kept[2], Milled) and ahead.full
     assert [ahead.take(each).nbytes for each in kept] == [1000] * 3 and not ahead.full
     assert isinstance(ahead.put(3, milled()), Milled), "the disk is not asked again"
+    ahead.close()
+
+
+@pytest.mark.parametrize("most", [1 << 40, 40_001])
+def test_what_waited_on_disk_is_what_was_put_there(tmp_path, monkeypatch, most):
+    """Also where the system writes and reads less at a time than it is asked for."""
+    pwrite, preadv = os.pwrite, os.preadv
+    monkeypatch.setattr("shardmill.job.ahead.os.pwrite", lambda fd, data, at: pwrite(fd, data[:most], at))
+    monkeypatch.setattr("shardmill.job.ahead.os.preadv", lambda fd, into, at: preadv(fd, [into[0][:most]], at))
+    rng, runs = np.random.default_rng(0), []
+    for size in (0, 1, 500, 40_000, 300_000):  # in the pickle, and beside it
+        both = rng.integers(0, 1 << 16, 2 * size, np.uint16)
+        ends, places = rng.integers(0, 1 << 40, size // 3), rng.integers(0, 1 << 40, (size // 3, 2), np.uint64)
+        runs.append(Run(val=False, tokens=both[:size], ends=ends, places=None, text_bytes=size))
+        runs.append(Run(val=None, tokens=both[size:], ends=ends, places=places, text_bytes=1))
+    whole = replace(milled(has_text=True), runs=runs)
+    whole.if_no_text = replace(milled(), runs=runs[::-1])
+    ahead = Ahead(str(tmp_path), 0, 1 << 40)
+    stored = [ahead.put(1, each) for each in (whole, milled(), whole)]
+    assert not any(isinstance(each, Milled) for each in stored)
+    for each, wanted in zip(stored[::-1], (whole, milled(), whole), strict=True):
+        taken = ahead.take(each)
+        assert shown(taken) == shown(wanted) and taken.has_text == wanted.has_text
+        assert (taken.if_no_text is None) == (wanted.if_no_text is None)
+        assert taken.if_no_text is None or shown(taken.if_no_text) == shown(wanted.if_no_text)
+    ahead.close()
+
+
+def shown(milled):
+    arrays = [(run.tokens, run.ends, run.places) for run in milled.runs]
+    return [
+        (run.val, run.text_bytes, [None if each is None else (each.dtype, each.tolist()) for each in of_run])
+        for run, of_run in zip(milled.runs, arrays, strict=True)
+    ]
+
+
+def test_a_temporary_file_that_was_truncated_is_told(tmp_path):
+    ahead = Ahead(str(tmp_path), 0, 1 << 40)
+    stored = ahead.put(1, milled())
+    ahead._files[1].truncate(10)
+    with pytest.raises(TemporaryError, match="is shorter than what was written to it; check the disk"):
+        ahead.take(stored)
     ahead.close()
 
 
