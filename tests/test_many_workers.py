@@ -15,6 +15,7 @@ import shardmill
 from servers import Fault, Server
 from shardmill import Limits, Spec
 from shardmill.errors import InputError, ShardmillError
+from shardmill.job import plan
 
 PLENTY = 16 << 30
 MANY = (2, 16)
@@ -320,6 +321,28 @@ def test_a_file_that_a_server_refuses_stops_the_job_and_the_same_command_finishe
     assert not (tmp_path / "out/manifest.json").exists()
     server.faults.clear()
     assert mill(urls, tmp_path / "out", workers, val_fraction=0.1) == expected
+
+
+@pytest.mark.parametrize("workers", MANY)
+def test_files_behind_one_that_fails_are_never_left_out(tmp_path, server, monkeypatch, workers):
+    """A stretch began in a file that the one before had to read to its end, since text without spaces has no place to
+    start. The server refused the file just then: nobody told, and the files behind it in that stretch were not read."""
+    monkeypatch.setattr(plan, "_REMOTE_BLOCKS", 2)
+    words = ["some words and more " * 3, "x" * 700, "", "not", "left out", "at all " * 9, "nor these " * 20]
+    server.files = {f"/{number}.txt": text.encode() for number, text in enumerate(words)}
+    urls, odd = [server.url + path for path in server.files], {"block_bytes": 101, "val_fraction": 0.3}
+    expected, stopped = mill(urls, tmp_path / "good", 1, **odd), 0
+    for answers in range(1, 12):
+        server.faults["/1.txt"] = [None] * answers + [Fault("status", status=403)] * 1000
+        try:
+            found = mill(urls, tmp_path / f"{answers}", workers, **odd)
+        except InputError as e:
+            assert "/1.txt: access denied (403 Forbidden)" in str(e)
+            stopped += 1
+            server.faults.clear()
+            found = mill(urls, tmp_path / f"{answers}", workers, **odd)
+        assert found == expected, answers
+    assert stopped
 
 
 def test_an_output_that_was_made_by_few_workers_is_complete_for_many(tmp_path, every_kind):

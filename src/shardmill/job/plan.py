@@ -256,7 +256,8 @@ def _all_parts(
                 continue  # so it was for the stretch where the file begins
             bad, end = failed(file, number, e, rules), None
             yield _Read(bad, 0, here, over, inside)
-            if bad.error is not None:
+            # If the stretch before turns out to have read all of the file, the error does not count, but what comes next does.
+            if bad.error is not None and not inside:
                 return
         if end is not None:
             if end.spent > done:
